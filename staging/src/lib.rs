@@ -1,0 +1,1 @@
+//! What a package is and how it gets onto disk.
