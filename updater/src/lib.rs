@@ -1,1 +1,20 @@
-//! The update job.
+//! The update job: from a signed feed to a rollout with a verdict.
+//!
+//! [`job`] is the main path, top to bottom. [`feed`] brings signed metadata and archives, [`policy`] decides, [`bring`] puts
+//! a release into a staging folder under two [`deadline`]s, [`ask`] asks the supervisor and believes what it sees.
+
+pub mod adopt;
+pub mod answer;
+pub mod ask;
+pub mod bring;
+pub mod cli;
+pub mod deadline;
+pub mod feed;
+pub mod init;
+pub mod interrupt;
+pub mod job;
+pub mod policy;
+pub mod progress;
+pub mod retry;
+pub mod selftest;
+pub mod settings;

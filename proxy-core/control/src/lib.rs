@@ -1,1 +1,14 @@
-//! The control API.
+//! The control API: what crosses `run/control.sock`, and a blocking client for it.
+//!
+//! The supervisor serves these types; the launcher, the updater and `rollproxy`'s own commands read them.
+//! Two versions always meet here, so unknown fields are ignored and absent counters are zero.
+
+pub mod client;
+pub mod http;
+pub mod types;
+
+pub use client::{Client, ControlError, Deadlines};
+pub use types::{
+    By, ErrorBody, Line, Outcome, Place, Rolling, RolloutRecord, RolloutRequest, Status, Step,
+    Verdict,
+};

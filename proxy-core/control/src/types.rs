@@ -1,0 +1,338 @@
+//! What crosses the control socket. JSON keys are camelCase, times RFC 3339 UTC.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use staging::report::{Exit, Failure};
+use staging::version::PackageVersion;
+
+/// The number in `schema` of every status this version writes.
+pub const SCHEMA: u32 = 1;
+
+/// `GET /status`: everything the supervisor knows about itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    /// Always [`SCHEMA`] in what this version writes.
+    pub schema: u32,
+    /// The version of the package the supervisor itself stands in.
+    pub supervisor_version: PackageVersion,
+    /// The supervisor's process number.
+    pub supervisor_pid: u32,
+    /// The supervisor's instance nonce. A request that carries another one is refused.
+    pub nonce: String,
+    /// The addresses that are listened on, ports as they really are.
+    #[serde(default)]
+    pub listeners: Vec<String>,
+    /// The home this supervisor owns.
+    #[serde(default)]
+    pub home: String,
+    /// When this supervisor started.
+    pub since: Timestamp,
+    /// The version of the active worker.
+    pub worker_version: Option<PackageVersion>,
+    /// The highest version among the published packages.
+    pub disk_package_version: Option<PackageVersion>,
+    /// The version the launcher starts.
+    pub selected_package_version: Option<PackageVersion>,
+    /// The selection's serial. A request that carries another one is refused.
+    pub selected_serial: Option<u64>,
+    /// Whether a person pinned the selection.
+    #[serde(default)]
+    pub pinned: bool,
+    /// The version that was last validated.
+    pub validated_version: Option<PackageVersion>,
+    /// The version that waits for its rollout.
+    pub pending_version: Option<PackageVersion>,
+    /// The version of the candidate, if a rollout is under way.
+    pub candidate_version: Option<PackageVersion>,
+    /// The generations and the counters of the hand-off.
+    #[serde(default)]
+    pub rolling: Rolling,
+    /// What the updater last did.
+    #[serde(default)]
+    pub update: serde_json::Value,
+    /// Budgets.
+    #[serde(default)]
+    pub budget: serde_json::Value,
+    /// Telemetry.
+    #[serde(default)]
+    pub telemetry: serde_json::Value,
+}
+
+/// The four places of a generation, and the counters since the supervisor started.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Rolling {
+    /// The active generation's number.
+    pub generation: Option<u64>,
+    /// Who gets new connections.
+    pub active: Option<Place>,
+    /// Who is being tried.
+    pub candidate: Option<Place>,
+    /// Who takes over again if the active one turns bad.
+    pub standby: Option<Place>,
+    /// Who only finishes what it serves, oldest first.
+    #[serde(default)]
+    pub draining: Vec<Place>,
+    /// Sockets waiting for a worker.
+    #[serde(default)]
+    pub queued_sockets: u64,
+    /// Sockets on their way to a worker.
+    #[serde(default)]
+    pub pending_transfers: u64,
+    /// Sockets closed because the queue was full or their time in it was over.
+    #[serde(default)]
+    pub rejected_sockets: u64,
+    /// Transfers that were not answered.
+    #[serde(default)]
+    pub failed_transfers: u64,
+    /// Idle connections that came back from a worker.
+    #[serde(default)]
+    pub returned_sockets: u64,
+    /// Channel messages dropped: malformed, unknown type, stale generation, wrong process.
+    #[serde(default)]
+    pub dropped_messages: u64,
+    /// Why the last generation or rollout failed; at most 1,000 characters.
+    pub last_failure: Option<String>,
+    /// The rollout that is under way, or the last one.
+    pub last_rollout: Option<RolloutRecord>,
+}
+
+/// One generation in one of the four places.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Place {
+    /// The generation's number.
+    pub generation: u64,
+    /// The version it reported.
+    pub version: PackageVersion,
+    /// Its process number.
+    pub pid: u32,
+    /// When it came to this place.
+    pub since: Timestamp,
+    /// Exchanges in flight.
+    #[serde(default)]
+    pub streams: u64,
+    /// Open client connections.
+    #[serde(default)]
+    pub connections: u64,
+}
+
+/// Who asks for a rollout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum By {
+    /// A person, by `restart` or `select`.
+    Person,
+    /// The updater's job.
+    Job,
+    /// SIGHUP or SIGUSR2.
+    Signal,
+    /// The supervisor, because a worker was lost.
+    Recovery,
+    /// The supervisor at its start, because a version was pending.
+    Pending,
+}
+
+/// The body of `POST /rollouts`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RolloutRequest {
+    /// The version to roll to; none = the version that runs, with the configuration as it now is.
+    pub version: Option<String>,
+    /// Who asks.
+    pub by: By,
+    /// The supervisor's nonce as the caller saw it; a mismatch is refused (`OWNERSHIP_CHANGED`).
+    pub nonce: Option<String>,
+    /// The selection's serial as the caller saw it; a mismatch is refused (`SERIAL_CHANGED`).
+    pub serial: Option<u64>,
+    /// The job that asks, for the record.
+    pub job: Option<String>,
+    /// What the selection's pin becomes when the rollout is kept; none = stays as it is.
+    pub pin: Option<bool>,
+    /// A person names a known-bad version on purpose: the mark is cleared.
+    #[serde(default)]
+    pub clear_known_bad: bool,
+}
+
+impl RolloutRequest {
+    /// A request without conditions; set the fields that matter.
+    pub fn new(by: By) -> Self {
+        Self {
+            version: None,
+            by,
+            nonce: None,
+            serial: None,
+            job: None,
+            pin: None,
+            clear_known_bad: false,
+        }
+    }
+
+    /// Binds the request to the supervisor and the selection that `status` showed.
+    #[must_use]
+    pub fn seen(mut self, status: &Status) -> Self {
+        self.nonce = Some(status.nonce.clone());
+        self.serial = status.selected_serial;
+        self
+    }
+}
+
+/// One step of a rollout: a line of the answer to `POST /rollouts`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Step {
+    /// The rollout's number; ask `GET /rollouts/<id>` for its verdict.
+    pub rollout: u64,
+    /// What happened, in a word: `candidate`, `ready`, `activated`, …
+    pub step: String,
+    /// The generation it happened to.
+    pub generation: Option<u64>,
+    /// The version that is rolled to.
+    pub version: PackageVersion,
+    /// When.
+    pub at: Timestamp,
+    /// More about it, for people.
+    pub detail: Option<String>,
+}
+
+/// How a rollout ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Outcome {
+    /// The new generation is active and selected.
+    Kept,
+    /// The new generation was active and gave its traffic back.
+    RolledBack,
+    /// The candidate never became active; nothing changed.
+    Failed,
+    /// Not begun: trying later can help.
+    Deferred,
+    /// A later request took its place.
+    Superseded,
+}
+
+impl Outcome {
+    /// The exit code of a command whose rollout ended so.
+    pub fn exit(self) -> Exit {
+        match self {
+            Self::Kept => Exit::Done,
+            Self::RolledBack => Exit::RolledBack,
+            Self::Failed => Exit::Failed,
+            Self::Deferred | Self::Superseded => Exit::Deferred,
+        }
+    }
+
+    /// The word on the wire.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Kept => "kept",
+            Self::RolledBack => "rolledBack",
+            Self::Failed => "failed",
+            Self::Deferred => "deferred",
+            Self::Superseded => "superseded",
+        }
+    }
+}
+
+impl std::fmt::Display for Outcome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::RolledBack => "rolled back",
+            other => other.word(),
+        })
+    }
+}
+
+/// The last line of the answer to `POST /rollouts`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Verdict {
+    /// The rollout's number.
+    pub rollout: u64,
+    /// How it ended.
+    pub verdict: Outcome,
+    /// The version that was rolled to.
+    pub version: PackageVersion,
+    /// The generation that was tried.
+    pub generation: Option<u64>,
+    /// The stable code of what went wrong.
+    pub code: Option<String>,
+    /// What went wrong, for people.
+    pub reason: Option<String>,
+    /// The selection's serial after the verdict was written.
+    pub serial: Option<u64>,
+}
+
+impl Verdict {
+    /// The exit code of a command whose rollout ended so.
+    pub fn exit(&self) -> Exit {
+        self.verdict.exit()
+    }
+}
+
+/// `GET /rollouts/<id>`: a rollout as far as it came.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RolloutRecord {
+    /// Its number.
+    pub id: u64,
+    /// The version that is rolled to.
+    pub version: PackageVersion,
+    /// Who asked.
+    pub by: By,
+    /// When it began.
+    pub started_at: Timestamp,
+    /// When it ended.
+    pub ended_at: Option<Timestamp>,
+    /// How it ended; none = still under way.
+    pub verdict: Option<Verdict>,
+    /// Its steps so far.
+    #[serde(default)]
+    pub steps: Vec<Step>,
+    /// What went wrong, for people.
+    pub reason: Option<String>,
+}
+
+/// The body of every answer that is not a success.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ErrorBody {
+    /// What failed.
+    pub error: Failure,
+}
+
+impl ErrorBody {
+    /// The HTTP status that carries a failure, so that the client learns its exit code too.
+    pub fn http_status(exit: Exit) -> u16 {
+        match exit {
+            Exit::Deferred => 409,
+            Exit::Usage => 400,
+            Exit::NoPackage => 424,
+            Exit::Configuration => 422,
+            _ => 500,
+        }
+    }
+
+    /// The exit code that an HTTP status stands for; the inverse of [`ErrorBody::http_status`].
+    pub fn exit(http_status: u16) -> Exit {
+        match http_status {
+            409 => Exit::Deferred,
+            400 => Exit::Usage,
+            424 => Exit::NoPackage,
+            422 => Exit::Configuration,
+            _ => Exit::Failed,
+        }
+    }
+}
+
+/// One line of the answer to `POST /rollouts`: steps, and as the last line a verdict or an error.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Line {
+    /// The end.
+    Verdict(Verdict),
+    /// One step.
+    Step(Step),
+    /// The end, without a verdict.
+    Error(ErrorBody),
+}

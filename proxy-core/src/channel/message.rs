@@ -1,0 +1,304 @@
+//! What supervisor and worker say to each other.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// The longest datagram, in bytes.
+pub const MAX_DATAGRAM: usize = 64 * 1024;
+
+/// Names one transfer, unique on its channel.
+pub type Id = u64;
+
+/// Whom a message is about: one worker process. Carried by every message, both ways.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Addressee {
+    /// The worker's generation.
+    pub generation: u64,
+    /// The worker's process id.
+    pub pid: u32,
+}
+
+/// What the supervisor says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(
+    tag = "type",
+    rename_all = "kebab-case",
+    rename_all_fields = "camelCase"
+)]
+pub enum ToWorker {
+    /// Take new sockets from now on; answered by `activated`.
+    Activate,
+    /// Finish what is in flight, then say `drained` and exit.
+    Drain,
+    /// Exit now; whatever is still served is cut.
+    Shutdown,
+    /// Answered by `pong` with the same id.
+    Ping {
+        /// Chosen by the supervisor.
+        id: Id,
+    },
+    /// Comes with an accepted socket; answered by `socket-accepted` or `socket-refused`.
+    Socket {
+        /// Names the transfer.
+        id: Id,
+    },
+    /// The accepted socket is the worker's; answered by `socket-owned` before a byte is read.
+    SocketCommit {
+        /// Names the transfer.
+        id: Id,
+    },
+    /// The accepted socket is not the worker's after all; it closes its copy.
+    SocketCancel {
+        /// Names the transfer.
+        id: Id,
+    },
+}
+
+/// Whom a fatal error is the fault of. A bad configuration never blames a version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+pub enum Blame {
+    /// The package itself.
+    #[default]
+    Package,
+    /// The configuration it was given.
+    Configuration,
+    /// The host: descriptors, memory, threads.
+    Host,
+}
+
+/// What a worker says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(
+    tag = "type",
+    rename_all = "kebab-case",
+    rename_all_fields = "camelCase"
+)]
+pub enum ToSupervisor {
+    /// Started, and its own self-test request was answered.
+    Ready {
+        /// The version of the package the worker stands in.
+        version: String,
+        /// The channel protocol it speaks.
+        protocol: u32,
+    },
+    /// Takes new sockets.
+    Activated,
+    /// Nothing is left to serve; exits next.
+    Drained,
+    /// What it has in hand.
+    Load {
+        /// Client connections.
+        connections: u64,
+        /// Requests whose answer is not finished.
+        exchanges: u64,
+        /// Requests since the start.
+        requests: u64,
+        /// Answers of class 5xx that are the proxy's own, since the start.
+        #[serde(default)]
+        local_5xx: u64,
+    },
+    /// Answers `ping`.
+    Pong {
+        /// The ping's id.
+        id: Id,
+    },
+    /// Cannot go on; exits next.
+    Fatal {
+        /// Why, for a person.
+        reason: String,
+        /// Whose fault.
+        #[serde(default)]
+        blame: Blame,
+    },
+    /// Has the descriptor, has not read from it.
+    SocketAccepted {
+        /// Names the transfer.
+        id: Id,
+    },
+    /// Does not take the socket (demoted meanwhile, no descriptors left): not a crime.
+    SocketRefused {
+        /// Names the transfer.
+        id: Id,
+        /// Why.
+        #[serde(default)]
+        reason: String,
+    },
+    /// Serves the socket; the supervisor may close its copy.
+    SocketOwned {
+        /// Names the transfer.
+        id: Id,
+    },
+}
+
+#[derive(Serialize)]
+struct Envelope<'a, M> {
+    #[serde(flatten)]
+    message: &'a M,
+    #[serde(flatten)]
+    addressee: Addressee,
+}
+
+#[derive(Deserialize)]
+struct Header {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(flatten)]
+    addressee: Addressee,
+}
+
+/// Why a datagram was dropped. Each is counted; none is an error of the channel.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Dropped {
+    /// Longer than [`MAX_DATAGRAM`].
+    #[error("a message longer than 64 KiB")]
+    TooLong,
+    /// Not a JSON object with `type`, `generation` and `pid`, or a known type with wrong fields.
+    #[error("a malformed message")]
+    Malformed,
+    /// A type this version does not know.
+    #[error("a message of unknown type {0:?}")]
+    UnknownType(String),
+    /// About another generation.
+    #[error("a message of generation {0}")]
+    StaleGeneration(u64),
+    /// About another process.
+    #[error("a message of process {0}")]
+    WrongPid(u32),
+}
+
+/// One datagram's bytes.
+pub fn encode<M: Serialize>(message: &M, addressee: Addressee) -> Vec<u8> {
+    // Every message is a flat struct of strings and integers: serialising it has no way to fail.
+    serde_json::to_vec(&Envelope { message, addressee }).unwrap_or_default()
+}
+
+/// Reads one datagram that must be about `expected`.
+///
+/// # Errors
+/// Why it was dropped.
+pub fn decode<M: DeserializeOwned>(bytes: &[u8], expected: Addressee) -> Result<M, Dropped> {
+    if bytes.len() > MAX_DATAGRAM {
+        return Err(Dropped::TooLong);
+    }
+    let value: serde_json::Value = serde_json::from_slice(bytes).map_err(|_| Dropped::Malformed)?;
+    let header = Header::deserialize(&value).map_err(|_| Dropped::Malformed)?;
+    if header.addressee.generation != expected.generation {
+        return Err(Dropped::StaleGeneration(header.addressee.generation));
+    }
+    if header.addressee.pid != expected.pid {
+        return Err(Dropped::WrongPid(header.addressee.pid));
+    }
+    M::deserialize(&value).map_err(|error| {
+        if error.to_string().starts_with("unknown variant") {
+            Dropped::UnknownType(header.kind.chars().take(40).collect())
+        } else {
+            Dropped::Malformed
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: Addressee = Addressee {
+        generation: 7,
+        pid: 4711,
+    };
+
+    #[test]
+    fn a_message_looks_as_the_contract_says() {
+        let bytes = encode(&ToWorker::Socket { id: 42 }, US);
+        assert_eq!(
+            String::from_utf8(bytes).unwrap(),
+            r#"{"type":"socket","id":42,"generation":7,"pid":4711}"#
+        );
+    }
+
+    #[test]
+    fn every_message_survives_the_wire() {
+        let said = [
+            ToSupervisor::Ready {
+                version: "1.2.3".into(),
+                protocol: 1,
+            },
+            ToSupervisor::Activated,
+            ToSupervisor::Drained,
+            ToSupervisor::Load {
+                connections: 1,
+                exchanges: 2,
+                requests: 3,
+                local_5xx: 4,
+            },
+            ToSupervisor::Pong { id: 5 },
+            ToSupervisor::Fatal {
+                reason: "no".into(),
+                blame: Blame::Configuration,
+            },
+            ToSupervisor::SocketAccepted { id: 6 },
+            ToSupervisor::SocketRefused {
+                id: 7,
+                reason: "demoted".into(),
+            },
+            ToSupervisor::SocketOwned { id: 8 },
+        ];
+        for message in said {
+            assert_eq!(decode(&encode(&message, US), US), Ok(message));
+        }
+        for message in [
+            ToWorker::Activate,
+            ToWorker::Drain,
+            ToWorker::Shutdown,
+            ToWorker::Ping { id: 1 },
+            ToWorker::Socket { id: 2 },
+            ToWorker::SocketCommit { id: 3 },
+            ToWorker::SocketCancel { id: 4 },
+        ] {
+            assert_eq!(decode(&encode(&message, US), US), Ok(message));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_understood_is_dropped_by_name() {
+        let cases: [(&[u8], Dropped); 8] = [
+            (b"", Dropped::Malformed),
+            (b"\xff\x00garbage", Dropped::Malformed),
+            (b"[1,2]", Dropped::Malformed),
+            (br#"{"type":"pong"}"#, Dropped::Malformed),
+            (
+                br#"{"type":"pong","generation":7,"pid":4711}"#,
+                Dropped::Malformed,
+            ),
+            (
+                br#"{"type":"sing","generation":7,"pid":4711}"#,
+                Dropped::UnknownType("sing".into()),
+            ),
+            (
+                br#"{"type":"activated","generation":6,"pid":4711}"#,
+                Dropped::StaleGeneration(6),
+            ),
+            (
+                br#"{"type":"activated","generation":7,"pid":1}"#,
+                Dropped::WrongPid(1),
+            ),
+        ];
+        for (bytes, why) in cases {
+            assert_eq!(decode::<ToSupervisor>(bytes, US), Err(why));
+        }
+        let long = vec![b' '; MAX_DATAGRAM + 1];
+        assert_eq!(decode::<ToSupervisor>(&long, US), Err(Dropped::TooLong));
+    }
+
+    #[test]
+    fn fields_of_a_newer_version_are_ignored() {
+        let bytes = br#"{"type":"ready","generation":7,"pid":4711,"version":"9.0.0","protocol":3,"mood":{"good":true}}"#;
+        assert_eq!(
+            decode(bytes, US),
+            Ok(ToSupervisor::Ready {
+                version: "9.0.0".into(),
+                protocol: 3
+            })
+        );
+    }
+}

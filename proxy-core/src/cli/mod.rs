@@ -1,0 +1,111 @@
+//! The command line. One file a sub-command; each is thin.
+
+mod demo;
+mod restart;
+mod serve;
+mod status;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use staging::home::Home;
+use staging::report::{Exit, Failure, Format, finish, line};
+
+/// A reverse proxy for LLM APIs that updates itself without cutting a stream.
+#[derive(Debug, Parser)]
+#[command(
+    name = "rollproxy",
+    disable_version_flag = true,
+    arg_required_else_help = true,
+    after_help = "Example:\n  rollproxy serve &\n  export ANTHROPIC_BASE_URL=http://127.0.0.1:8787\n  rollproxy status\n\n\
+                  `select`, `list` and `which` belong to the launcher: `rollproxy-launcher --help`."
+)]
+struct Arguments {
+    /// Print the version of the package this program stands in.
+    #[arg(long)]
+    version: bool,
+    /// With --version: also the compiled version, the commit and the package's folder.
+    #[arg(long, requires = "version")]
+    verbose: bool,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the supervisor: own the port, start a worker, roll when asked.
+    #[command(after_help = "Example:\n  ROLLPROXY_HOME=~/.rollproxy rollproxy serve")]
+    Serve,
+    /// Serve HTTP for a supervisor (started by it, never by hand).
+    #[command(hide = true)]
+    Worker {
+        /// The number of this worker process.
+        #[arg(long)]
+        generation: u64,
+    },
+    /// Show who serves, who drains, and what the last rollout came to.
+    #[command(after_help = "Example:\n  rollproxy status --format json | jq .rolling")]
+    Status {
+        /// `text` or `json`.
+        #[arg(long, default_value = "text")]
+        format: Format,
+    },
+    /// Replace the worker by a new generation, with the configuration as it now is.
+    #[command(
+        after_help = "Example:\n  rollproxy restart\n\nExit codes: 0 kept, 1 failed (nothing changed), 2 activated but not verified, 3 rolled back, 75 deferred or superseded."
+    )]
+    Restart {
+        /// Roll to this installed version instead of the one that runs (selects it when kept).
+        #[arg(long)]
+        to: Option<String>,
+        /// `text` or `json` (a line a step, the verdict last).
+        #[arg(long, default_value = "text")]
+        format: Format,
+    },
+    /// Show the main job in a temporary home: streams that live through releases.
+    #[command(after_help = "Example:\n  cargo run --release --bin rollproxy -- demo")]
+    Demo {
+        /// Print plain lines even on a terminal.
+        #[arg(long)]
+        plain: bool,
+    },
+}
+
+/// Runs one command.
+pub fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return usage(&error),
+    };
+    if arguments.version {
+        let report = staging::package::version_report(
+            "rollproxy",
+            crate::COMPILED_VERSION,
+            crate::COMMIT,
+            arguments.verbose,
+        );
+        line(&report);
+        return Exit::Done.into();
+    }
+    match arguments.command {
+        Some(Command::Serve) => finish(serve::supervisor(), Format::Text),
+        Some(Command::Worker { generation }) => finish(serve::worker(generation), Format::Text),
+        Some(Command::Status { format }) => finish(status::status(format), format),
+        Some(Command::Restart { to, format }) => finish(restart::restart(to, format), format),
+        Some(Command::Demo { plain }) => finish(demo::demo(plain), Format::Text),
+        // `arg_required_else_help` leaves only `--verbose` without `--version`, which clap refuses itself.
+        None => Exit::Usage.into(),
+    }
+}
+
+/// Help and usage errors, with the exit codes of DESIGN, section 8.
+fn usage(error: &clap::Error) -> ExitCode {
+    // A reader that went away is no failure.
+    let _ = error.print();
+    if error.use_stderr() { Exit::Usage.into() } else { Exit::Done.into() }
+}
+
+/// The home that the environment names.
+fn home() -> Result<Home, Failure> {
+    Ok(Home::from_env(&|name| std::env::var_os(name))?)
+}

@@ -1,0 +1,325 @@
+//! File and environment to [`Config`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::io;
+
+use staging::home::Home;
+use toml::{Table, Value};
+use url::Url;
+
+use super::section::{Section, Zero, table_to_json as opaque};
+use super::{Config, ConfigError, ListenAddress, Rollout, Route, Server, Upstream, listen};
+
+/// The environment variable that replaces `server.listen`: addresses with commas between them.
+pub const LISTEN_VARIABLE: &str = "ROLLPROXY_LISTEN";
+
+const LISTEN_ALLOWED: &str = "a list of addresses, each an IP address and a port, for example [\"127.0.0.1:8787\", \"[::1]:8787\"]";
+const URL_ALLOWED: &str = "an http:// or https:// address without user, password, query or fragment, for example \"https://api.anthropic.com\"";
+const PATH_ALLOWED: &str =
+    "a path that starts with /, with * only as its last character, for example \"/v1/messages*\"";
+const HEADER_ALLOWED: &str = "the name of a header field, for example \"anthropic-version\"";
+
+/// A configuration, with what a person should hear about it.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    /// The configuration.
+    pub config: Config,
+    /// What was found and ignored: keys that this version does not know.
+    pub warnings: Vec<String>,
+    /// [`Config::digest`] of the configuration.
+    pub digest: String,
+    /// The file that was read, or should have been.
+    pub origin: String,
+}
+
+impl Loaded {
+    /// For `config check`: unknown keys are an error there. When serving they are warnings, so that a rollback survives the
+    /// keys of a newer version.
+    ///
+    /// # Errors
+    /// [`ConfigError::KnowKeys`] naming all of them.
+    pub fn strict(self) -> Result<Self, ConfigError> {
+        if self.warnings.is_empty() {
+            return Ok(self);
+        }
+        Err(ConfigError::KnowKeys {
+            origin: self.origin,
+            keys: self.warnings,
+        })
+    }
+}
+
+/// Reads the home's `config.toml` and the environment. No file is no error: the defaults serve both providers.
+///
+/// # Errors
+/// [`ConfigError`] naming file, key, value and what is allowed.
+pub fn load(home: &Home, env: &dyn Fn(&str) -> Option<OsString>) -> Result<Loaded, ConfigError> {
+    let path = home.config_file();
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        Err(source) => {
+            return Err(ConfigError::ReadFile {
+                path: path.to_path_buf(),
+                source,
+            });
+        }
+    };
+    parse(&text, &path.display().to_string(), env)
+}
+
+/// The pure half of [`load`]: `origin` names the text in messages.
+///
+/// # Errors
+/// As [`load`].
+pub fn parse(
+    text: &str,
+    origin: &str,
+    env: &dyn Fn(&str) -> Option<OsString>,
+) -> Result<Loaded, ConfigError> {
+    let table: Table = text
+        .parse()
+        .map_err(|error: toml::de::Error| ConfigError::ParseFile {
+            origin: origin.to_owned(),
+            cause: error.to_string().trim_end().to_owned(),
+        })?;
+    let mut unknown = Vec::new();
+    let mut top = Section::top(origin, table);
+    let mut config = Config::default();
+
+    read_server(top.section("server")?, &mut config.server, &mut unknown)?;
+    read_upstreams(&mut top, &mut config.upstreams, &mut unknown)?;
+    read_routes(
+        &mut top,
+        &mut config.routes,
+        &config.upstreams,
+        &mut unknown,
+    )?;
+    read_rollout(top.section("rollout")?, &mut config.rollout, &mut unknown)?;
+    config.update = opaque(top.table_or_empty("update")?);
+    config.budget = opaque(top.table_or_empty("budget")?);
+    config.telemetry = opaque(top.table_or_empty("telemetry")?);
+    top.finish(&mut unknown);
+    read_environment(&mut config.server, env)?;
+
+    let digest = config.digest()?;
+    Ok(Loaded {
+        config,
+        warnings: unknown,
+        digest,
+        origin: origin.to_owned(),
+    })
+}
+
+fn read_server(
+    mut section: Section<'_>,
+    server: &mut Server,
+    unknown: &mut Vec<String>,
+) -> Result<(), ConfigError> {
+    if let Some(value) = section.take("listen") {
+        let texts: Option<Vec<&str>> = value
+            .as_array()
+            .and_then(|list| list.iter().map(Value::as_str).collect());
+        let addresses = texts.and_then(parse_addresses);
+        server.listen =
+            addresses.ok_or_else(|| section.refuse("listen", &value, LISTEN_ALLOWED))?;
+    }
+    section.duration("stop_timeout", &mut server.stop_timeout, Zero::Allowed)?;
+    section.finish(unknown);
+    Ok(())
+}
+
+/// At least one address, none twice (but any number of free ports).
+fn parse_addresses(texts: Vec<&str>) -> Option<Vec<ListenAddress>> {
+    let addresses: Vec<ListenAddress> = texts
+        .iter()
+        .map(|text| text.trim().parse())
+        .collect::<Result<_, _>>()
+        .ok()?;
+    let named = addresses
+        .iter()
+        .filter(|address| address.socket_addr().port() != 0);
+    let distinct: BTreeSet<_> = named.clone().collect();
+    (!addresses.is_empty() && distinct.len() == named.count()).then_some(addresses)
+}
+
+/// A table of the name of a default changes that one; another name adds one.
+fn read_upstreams(
+    top: &mut Section<'_>,
+    upstreams: &mut BTreeMap<String, Upstream>,
+    unknown: &mut Vec<String>,
+) -> Result<(), ConfigError> {
+    let tables = top.table_or_empty("upstreams")?;
+    let all = top.child("upstreams", Table::new());
+    for (name, value) in tables {
+        let Value::Table(table) = value else {
+            return Err(all.refuse(&name, &value, "a table with a url"));
+        };
+        let mut section = all.child(&name, table);
+        let given = section.text("url", URL_ALLOWED)?;
+        let mut upstream = match (given, upstreams.get(&name)) {
+            (Some(url), former) => {
+                let url = base_url(&url)
+                    .ok_or_else(|| section.refuse("url", &Value::String(url), URL_ALLOWED))?;
+                former.map_or_else(
+                    || Upstream::new(url.clone()),
+                    |former| Upstream {
+                        url: url.clone(),
+                        ..former.clone()
+                    },
+                )
+            }
+            (None, Some(former)) => former.clone(),
+            (None, None) => return Err(section.missing("url", URL_ALLOWED)),
+        };
+        section.duration(
+            "connect_timeout",
+            &mut upstream.connect_timeout,
+            Zero::Refused,
+        )?;
+        section.duration(
+            "first_byte_timeout",
+            &mut upstream.first_byte_timeout,
+            Zero::Allowed,
+        )?;
+        section.duration("idle_timeout", &mut upstream.idle_timeout, Zero::Allowed)?;
+        section.finish(unknown);
+        upstreams.insert(name, upstream);
+    }
+    Ok(())
+}
+
+/// The address in its normal form without a trailing slash, if it can be an upstream's.
+fn base_url(text: &str) -> Option<String> {
+    let url = Url::parse(text).ok()?;
+    let plain = matches!(url.scheme(), "http" | "https")
+        && url.has_host()
+        && url.username().is_empty()
+        && url.password().is_none()
+        && url.query().is_none()
+        && url.fragment().is_none();
+    plain.then(|| url.as_str().trim_end_matches('/').to_owned())
+}
+
+/// Routes in the file replace the default ones: their order decides, so the two cannot be mixed.
+fn read_routes(
+    top: &mut Section<'_>,
+    routes: &mut Vec<Route>,
+    upstreams: &BTreeMap<String, Upstream>,
+    unknown: &mut Vec<String>,
+) -> Result<(), ConfigError> {
+    let Some(value) = top.take("routes") else {
+        return Ok(());
+    };
+    let Value::Array(tables) = value else {
+        return Err(top.refuse("routes", &value, "tables: [[routes]]"));
+    };
+    routes.clear();
+    for (index, value) in tables.into_iter().enumerate() {
+        let name = format!("routes[{index}]");
+        let Value::Table(table) = value else {
+            return Err(top.refuse(&name, &value, "a table: [[routes]]"));
+        };
+        let mut section = top.child(&name, table);
+        routes.push(read_route(&mut section, upstreams)?);
+        section.finish(unknown);
+    }
+    Ok(())
+}
+
+fn read_route(
+    section: &mut Section<'_>,
+    upstreams: &BTreeMap<String, Upstream>,
+) -> Result<Route, ConfigError> {
+    let path = section
+        .text("path", PATH_ALLOWED)?
+        .ok_or_else(|| section.missing("path", PATH_ALLOWED))?;
+    let exact = path.strip_suffix('*').unwrap_or(&path);
+    if !exact.starts_with('/')
+        || exact
+            .contains(|c: char| matches!(c, '*' | '?' | '#') || c.is_whitespace() || c.is_control())
+    {
+        return Err(section.refuse("path", &Value::String(path), PATH_ALLOWED));
+    }
+    let header = match section.text("header", HEADER_ALLOWED)? {
+        None => None,
+        Some(name) => match http::HeaderName::from_bytes(name.as_bytes()) {
+            Ok(name) => Some(name.as_str().to_owned()),
+            Err(_) => return Err(section.refuse("header", &Value::String(name), HEADER_ALLOWED)),
+        },
+    };
+    let names = upstreams
+        .keys()
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(", ");
+    let allowed = format!("the name of an upstream: {names}");
+    let upstream = section
+        .text("upstream", &allowed)?
+        .ok_or_else(|| section.missing("upstream", &allowed))?;
+    if !upstreams.contains_key(&upstream) {
+        return Err(section.refuse("upstream", &Value::String(upstream), &allowed));
+    }
+    Ok(Route {
+        path,
+        header,
+        upstream,
+    })
+}
+
+fn read_rollout(
+    mut section: Section<'_>,
+    rollout: &mut Rollout,
+    unknown: &mut Vec<String>,
+) -> Result<(), ConfigError> {
+    section.duration("ready_timeout", &mut rollout.ready_timeout, Zero::Refused)?;
+    section.duration(
+        "transfer_timeout",
+        &mut rollout.transfer_timeout,
+        Zero::Refused,
+    )?;
+    section.duration("ping_interval", &mut rollout.ping_interval, Zero::Refused)?;
+    section.duration("ping_timeout", &mut rollout.ping_timeout, Zero::Refused)?;
+    section.count("queue_limit", &mut rollout.queue_limit, 1..=65_536)?;
+    section.duration("queue_timeout", &mut rollout.queue_timeout, Zero::Refused)?;
+    section.duration("recovery_min", &mut rollout.recovery_min, Zero::Refused)?;
+    section.duration("recovery_max", &mut rollout.recovery_max, Zero::Refused)?;
+    if rollout.recovery_max < rollout.recovery_min {
+        let value = Value::String(super::format_duration(rollout.recovery_max));
+        let least = super::format_duration(rollout.recovery_min);
+        return Err(section.refuse(
+            "recovery_max",
+            &value,
+            &format!("at least recovery_min, which is \"{least}\""),
+        ));
+    }
+    section.duration("probation", &mut rollout.probation, Zero::Allowed)?;
+    section.duration("drain_deadline", &mut rollout.drain_deadline, Zero::Allowed)?;
+    section.count("drain_cap", &mut rollout.drain_cap, 1..=64)?;
+    section.finish(unknown);
+    Ok(())
+}
+
+/// The environment wins over the file: it is what a unit, a container or a test can set without editing.
+fn read_environment(
+    server: &mut Server,
+    env: &dyn Fn(&str) -> Option<OsString>,
+) -> Result<(), ConfigError> {
+    let Some(value) = env(LISTEN_VARIABLE).filter(|value| !value.is_empty()) else {
+        return Ok(());
+    };
+    let addresses = value
+        .to_str()
+        .and_then(|text| parse_addresses(text.split(',').collect()));
+    server.listen = addresses.ok_or_else(|| ConfigError::CheckValue {
+        origin: "environment".to_owned(),
+        key: LISTEN_VARIABLE.to_owned(),
+        value: format!("{value:?}"),
+        allowed: format!(
+            "addresses with commas between them, each {}",
+            listen::ALLOWED
+        ),
+    })?;
+    Ok(())
+}

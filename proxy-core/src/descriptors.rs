@@ -1,0 +1,88 @@
+//! Descriptors whose ownership the compiler cannot see: the one place with `unsafe` code.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::sys::signalfd::SignalFd;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// Where a worker finds its channel to the supervisor.
+pub const CHANNEL_FD: i32 = 3;
+/// Where a worker finds its configuration, a sealed memfd.
+pub const CONFIG_FD: i32 = 4;
+
+/// The two descriptors of a worker, owned.
+pub struct WorkerDescriptors {
+    /// One end of the `SOCK_SEQPACKET` pair.
+    pub channel: OwnedFd,
+    /// The configuration snapshot.
+    pub config: OwnedFd,
+}
+
+/// Takes over descriptors 3 and 4, once in the life of a process.
+///
+/// # Errors
+/// When they were taken before, are not open, or are not a socket and a regular (memory) file:
+/// the process was not started by a supervisor.
+pub fn take_worker_descriptors() -> std::io::Result<WorkerDescriptors> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    let not_started_by_supervisor = |what: &str| {
+        std::io::Error::new(
+            std::io::ErrorKind::InvalidInput,
+            format!(
+                "{what}: a worker is started by the supervisor (`rollproxy serve`), not by hand"
+            ),
+        )
+    };
+    for (number, kind) in [(CHANNEL_FD, "socket:"), (CONFIG_FD, "/memfd:")] {
+        let link = std::fs::read_link(format!("/proc/self/fd/{number}"))
+            .map_err(|_| not_started_by_supervisor(&format!("descriptor {number} is not open")))?;
+        if !link.to_string_lossy().starts_with(kind) {
+            return Err(not_started_by_supervisor(&format!(
+                "descriptor {number} is {}, not {kind}",
+                link.display()
+            )));
+        }
+    }
+    if TAKEN.swap(true, Ordering::SeqCst) {
+        return Err(not_started_by_supervisor(
+            "the descriptors were already taken",
+        ));
+    }
+    // SAFETY: both numbers were just seen open and of the expected kind; nothing in this process
+    // opened them (it is the first thing a worker does) and TAKEN makes us their only owner.
+    let (channel, config) = unsafe {
+        (
+            OwnedFd::from_raw_fd(CHANNEL_FD),
+            OwnedFd::from_raw_fd(CONFIG_FD),
+        )
+    };
+    for fd in [&channel, &config] {
+        rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC)?;
+    }
+    Ok(WorkerDescriptors { channel, config })
+}
+
+/// Types that own one descriptor, and return the same number for as long as they live.
+pub trait Steady: AsRawFd + sealed::Sealed {}
+
+impl Steady for OwnedFd {}
+impl Steady for SignalFd {}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for std::os::fd::OwnedFd {}
+    impl Sealed for nix::sys::signalfd::SignalFd {}
+}
+
+/// Lets the current runtime watch a descriptor for input.
+///
+/// # Errors
+/// When the system cannot watch it.
+pub fn watch<T: Steady>(descriptor: T) -> std::io::Result<AsyncFd<T>> {
+    // SAFETY: a `Steady` type owns its descriptor, gives the same number every time, and closes it
+    // only when it is dropped, which the `AsyncFd` that takes it does after it has deregistered it.
+    unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) }.map_err(Into::into)
+}

@@ -1,0 +1,211 @@
+//! Moves the bytes between clients and upstreams.
+//!
+//! The face is [`Relay`]: adopt a socket, and it is served until its end. What becomes of a request is asked of the
+//! [`Gateway`]; who gives us sockets, and why we drain, is nobody's business here. Behind the face stands hyper for now;
+//! the walk of one request is [`connection`] (the socket's life), [`exchange`] (one request and its answer), [`upstream`]
+//! (the other side) and [`body`] (what flows between them).
+
+mod body;
+mod connection;
+mod counters;
+mod exchange;
+mod headers;
+mod pool;
+mod selftest;
+mod socket;
+mod thread;
+mod tls;
+mod upstream;
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use staging::report::{Exit, Report};
+use tokio::sync::{mpsc, watch};
+
+use crate::config::Config;
+use crate::gateway::Gateway;
+pub use counters::Load;
+use counters::{Admitted, Counters};
+pub use selftest::SelfTestError;
+
+/// A handle on the relay threads; cheap to clone. When the last handle is dropped, what is left is cut as by [`Relay::abort`].
+#[derive(Clone)]
+pub struct Relay {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    threads: Vec<mpsc::UnboundedSender<Adopted>>,
+    next: AtomicUsize,
+    phase: watch::Sender<Phase>,
+    counters: Arc<Counters>,
+}
+
+/// A socket on its way to its thread, already counted.
+struct Adopted {
+    socket: OwnedFd,
+    admitted: Admitted,
+}
+
+/// What all connections are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Serve.
+    Serving,
+    /// Finish what is in flight, close what is idle.
+    Draining,
+    /// Cut everything.
+    Aborted,
+}
+
+/// Why the relay cannot do its work.
+#[derive(Debug, thiserror::Error)]
+pub enum RelayError {
+    /// A thread's runtime could not be made.
+    #[error(
+        "cannot make the runtime of relay thread {thread}: {source}; check the limits on open files"
+    )]
+    BuildRuntime {
+        /// The thread's number.
+        thread: usize,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A thread could not be started.
+    #[error(
+        "cannot start relay thread {thread}: {source}; check the limits on processes and memory"
+    )]
+    StartThread {
+        /// The thread's number.
+        thread: usize,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A thread is gone; the socket was closed.
+    #[error("relay thread {thread} is gone, the connection was closed; restart the worker")]
+    AdoptSocket {
+        /// The thread's number.
+        thread: usize,
+    },
+}
+
+impl Report for RelayError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::BuildRuntime { .. } => "RELAY_RUNTIME",
+            Self::StartThread { .. } => "RELAY_THREAD",
+            Self::AdoptSocket { .. } => "RELAY_GONE",
+        }
+    }
+
+    fn exit(&self) -> Exit {
+        Exit::Failed
+    }
+
+    fn retry(&self) -> bool {
+        true
+    }
+}
+
+impl Relay {
+    /// Starts `threads` relay threads (at least one), each with its own single-threaded runtime. Needs no runtime around it.
+    ///
+    /// `config` is kept for what later versions read from it; routes and upstreams come through `gateway`.
+    ///
+    /// # Errors
+    /// [`RelayError::BuildRuntime`] and [`RelayError::StartThread`] when the system refuses; nothing runs then.
+    pub fn start(
+        config: Arc<Config>,
+        gateway: Arc<Gateway>,
+        threads: usize,
+    ) -> Result<Self, RelayError> {
+        let counters = Arc::new(Counters::default());
+        let (phase, watched) = watch::channel(Phase::Serving);
+        let tls = tls::Tls::default();
+        let mut senders = Vec::new();
+        for number in 0..threads.max(1) {
+            let (sender, receiver) = mpsc::unbounded_channel();
+            let setup = thread::Setup {
+                number,
+                config: Arc::clone(&config),
+                gateway: Arc::clone(&gateway),
+                counters: Arc::clone(&counters),
+                phase: watched.clone(),
+                tls: tls.clone(),
+            };
+            thread::start(setup, receiver)?;
+            senders.push(sender);
+        }
+        Ok(Self {
+            shared: Arc::new(Shared {
+                threads: senders,
+                next: AtomicUsize::new(0),
+                phase,
+                counters,
+            }),
+        })
+    }
+
+    /// Takes over a connected stream socket (TCP or Unix) and serves HTTP/1.1 on it until its end. Returns at once.
+    ///
+    /// While draining it is still served, and closed after its first exchange.
+    ///
+    /// # Errors
+    /// [`RelayError::AdoptSocket`] when the thread is gone; the socket is closed then.
+    pub fn adopt(&self, socket: OwnedFd) -> Result<(), RelayError> {
+        let shared = &*self.shared;
+        let thread = shared.next.fetch_add(1, Ordering::Relaxed) % shared.threads.len();
+        let admitted = Counters::admit(&shared.counters);
+        shared.threads[thread]
+            .send(Adopted { socket, admitted })
+            .map_err(|_| RelayError::AdoptSocket { thread })
+    }
+
+    /// Lets requests in flight finish and closes idle connections; returns at once, see [`Relay::drained`].
+    pub fn drain(&self) {
+        self.shared.phase.send_if_modified(|phase| {
+            let serving = *phase == Phase::Serving;
+            if serving {
+                *phase = Phase::Draining;
+            }
+            serving
+        });
+        self.shared.counters.wake();
+    }
+
+    /// Cuts every connection: an answer in flight is aborted and never looks complete. Returns at once, see [`Relay::drained`].
+    pub fn abort(&self) {
+        self.shared.phase.send_replace(Phase::Aborted);
+        self.shared.counters.wake();
+    }
+
+    /// Waits until [`Relay::drain`] or [`Relay::abort`] was called and no connection is left. Any runtime will do.
+    pub async fn drained(&self) {
+        let ended = || *self.shared.phase.borrow() != Phase::Serving;
+        self.shared
+            .counters
+            .wait_until(|counters| ended() && counters.connections() == 0)
+            .await;
+    }
+
+    /// What is being done right now, and what was done; never blocks.
+    #[must_use]
+    pub fn load(&self) -> Load {
+        self.shared.counters.load()
+    }
+
+    /// Serves one `GET /health` to ourselves over a socket pair, through everything that a client's request goes through here.
+    ///
+    /// Needs a tokio runtime with I/O and time around it.
+    ///
+    /// # Errors
+    /// [`SelfTestError`] when the answer is not 200, or does not come within five seconds.
+    pub async fn self_test(&self) -> Result<(), SelfTestError> {
+        selftest::run(self).await
+    }
+}
+
+#[cfg(test)]
+mod tests;

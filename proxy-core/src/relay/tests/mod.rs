@@ -1,0 +1,136 @@
+//! The relay between real sockets: a verifying client on one side, the fixture's upstream on the other.
+
+mod ending;
+mod failing;
+mod forwarding;
+mod limits;
+mod streaming;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fixtures::upstream::Upstream;
+use fixtures::wire::Wire;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+use super::Relay;
+use crate::config::{Config, Route, Upstream as UpstreamConfig};
+use crate::gateway::{Gateway, Vitals};
+
+/// A relay with a listener before it and the fixture's upstream behind it.
+struct Proxy {
+    relay: Relay,
+    upstream: Upstream,
+    address: SocketAddr,
+    accepting: JoinHandle<()>,
+}
+
+struct Process;
+
+impl Vitals for Process {
+    fn ready(&self) -> bool {
+        true
+    }
+
+    fn status(&self) -> serde_json::Value {
+        serde_json::json!({ "workerVersion": "1.2.3" })
+    }
+}
+
+impl Proxy {
+    async fn start() -> Self {
+        Self::start_with(|_| {}).await
+    }
+
+    /// `change` may shorten the upstream's time-outs, or send it elsewhere.
+    async fn start_with(change: impl FnOnce(&mut UpstreamConfig)) -> Self {
+        let upstream = Upstream::start().await.unwrap();
+        let mut to = UpstreamConfig::new(upstream.url());
+        change(&mut to);
+        let relay = relay_to(to, 2);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let adopting = relay.clone();
+        let accepting = tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                adopting.adopt(stream.into_std().unwrap().into()).unwrap();
+            }
+        });
+        Self {
+            relay,
+            upstream,
+            address,
+            accepting,
+        }
+    }
+
+    async fn connect(&self) -> Wire<TcpStream> {
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        Wire::new(stream)
+    }
+
+    /// A connection on which a request was already answered.
+    async fn connect_and_use(&self) -> Wire<TcpStream> {
+        let mut wire = self.connect().await;
+        wire.stream.write_all(PLAIN).await.unwrap();
+        let head = soon(wire.head()).await.unwrap().unwrap();
+        soon(wire.body(head.answer_framing())).await.unwrap();
+        assert_eq!(head.status(), Some(200));
+        wire
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        self.relay.abort();
+    }
+}
+
+/// A request that the fixture answers with a small JSON body.
+const PLAIN: &[u8] =
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: proxy\r\ncontent-length: 2\r\n\r\n{}";
+
+fn relay_to(upstream: UpstreamConfig, threads: usize) -> Relay {
+    let mut config = Config::default();
+    config.upstreams.insert("fixture".into(), upstream);
+    config.routes = vec![Route {
+        path: "/v1/*".into(),
+        header: None,
+        upstream: "fixture".into(),
+    }];
+    let gateway = Arc::new(Gateway::new(&config, Arc::new(Process)).unwrap());
+    Relay::start(Arc::new(config), gateway, threads).unwrap()
+}
+
+/// What must happen, and not after minutes.
+async fn soon<T>(step: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(30), step)
+        .await
+        .expect("in time")
+}
+
+/// Waits for something that only can be looked at.
+async fn until(mut condition: impl FnMut() -> bool) {
+    soon(async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+}
+
+/// The status code and the JSON body of the next answer.
+async fn json_answer(wire: &mut Wire<TcpStream>) -> (u16, serde_json::Value) {
+    let head = soon(wire.head()).await.unwrap().unwrap();
+    let body = soon(wire.body(head.answer_framing())).await.unwrap();
+    (
+        head.status().unwrap(),
+        serde_json::from_slice(&body).unwrap(),
+    )
+}

@@ -1,0 +1,256 @@
+//! Carries out what the rollout machine asks for, and tells it what happened.
+
+use control::types::{Outcome, Verdict};
+
+use crate::channel::{Channel, ToSupervisor, ToWorker, pair};
+use crate::clock::Moment;
+
+use super::clerk::{Filed, Paper};
+use super::link::{Heard, Link, Load};
+use super::liveness::Liveness;
+use super::process::{Plan, Process};
+use super::record::shortened;
+use super::rollout::{Conclusion, Effect, Event, Generation, Target};
+use super::run::Supervisor;
+use super::transfer::Transfers;
+
+/// Sockets that may be on their way to one worker at a time.
+const CREDITS: usize = 64;
+
+impl Supervisor {
+    /// Carries out every effect; one may bring an event, and so the next effect.
+    pub(super) fn carry_out(&mut self) {
+        while !self.effects.is_empty() {
+            for effect in std::mem::take(&mut self.effects) {
+                self.carry_out_one(effect);
+            }
+        }
+    }
+
+    fn carry_out_one(&mut self, effect: Effect) {
+        match effect {
+            Effect::Spawn { generation, target } => self.spawn(generation, &target),
+            Effect::Activate(generation) => self.say(generation, &ToWorker::Activate),
+            Effect::Drain(generation) => {
+                tracing::info!(generation, "drains");
+                self.say(generation, &ToWorker::Drain);
+            }
+            Effect::Shutdown(generation) => {
+                tracing::info!(generation, "is told to shut down");
+                self.say(generation, &ToWorker::Shutdown);
+            }
+            Effect::Kill(generation) => {
+                if let Some(link) = self.links.get(&generation) {
+                    tracing::warn!(generation, pid = link.process.pid(), "is killed");
+                    link.process.kill();
+                }
+            }
+            Effect::Step {
+                rollout,
+                step,
+                generation,
+            } => {
+                tracing::info!(rollout, generation, step);
+                self.rollouts.step(rollout, step, generation, None);
+            }
+            Effect::Conclude(conclusion) => self.conclude(conclusion),
+            Effect::Recovered { generation, target } => {
+                tracing::info!(generation, version = %target.version, "serves");
+                self.clerk.file(Paper::Proven(target));
+            }
+            Effect::Lost {
+                generation,
+                target,
+                failure,
+            } => {
+                self.remember_failure(format!(
+                    "{}: generation {generation}, version {}: {failure}",
+                    failure.code(),
+                    target.version
+                ));
+            }
+        }
+    }
+
+    fn say(&mut self, generation: Generation, message: &ToWorker) {
+        if let Some(link) = self.links.get_mut(&generation) {
+            link.say(message);
+        }
+    }
+
+    fn spawn(&mut self, generation: Generation, target: &Target) {
+        match self.try_spawn(generation, target) {
+            Ok(link) => {
+                let pid = link.process.pid();
+                tracing::info!(generation, pid, version = %target.version, "starts");
+                self.links.insert(generation, link);
+                self.happened(generation, Event::Spawned { pid });
+            }
+            Err(reason) => self.happened(generation, Event::SpawnFailed { reason }),
+        }
+    }
+
+    fn try_spawn(&mut self, generation: Generation, target: &Target) -> Result<Link, String> {
+        let executable = self
+            .origin
+            .executable_of(&self.home, &target.version)
+            .map_err(|failure| failure.message)?;
+        let snapshot = self
+            .snapshots
+            .get(&target.config)
+            .ok_or_else(|| format!("configuration {} is no longer held", target.config))?;
+        let said = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
+        let (ours, theirs) = pair().map_err(said("cannot make a channel"))?;
+        let config = snapshot
+            .descriptor()
+            .map_err(said("cannot hand over the configuration"))?;
+        let process = Process::spawn(Plan {
+            executable: &executable,
+            generation,
+            channel: theirs,
+            config,
+            home: self.home.root(),
+        })
+        .map_err(|error| format!("{}: {error}", executable.display()))?;
+        let rollout = &snapshot.config.rollout;
+        Ok(Link::new(
+            generation,
+            process,
+            Channel::new(ours).map_err(said("cannot watch the channel"))?,
+            Transfers::new(CREDITS, rollout.transfer_timeout),
+            Liveness::new(Moment::now(), rollout.ping_interval, rollout.ping_timeout),
+        ))
+    }
+
+    /// What a worker said takes effect.
+    pub(super) fn hear(&mut self, generation: Generation, heard: Heard) {
+        self.counters.dropped_messages += heard.dropped;
+        for message in heard.messages {
+            self.hear_one(generation, message);
+        }
+        if heard.closed
+            && let Some(link) = self.links.get_mut(&generation)
+        {
+            link.closed_at.get_or_insert(Moment::now());
+        }
+    }
+
+    fn hear_one(&mut self, generation: Generation, message: ToSupervisor) {
+        match message {
+            ToSupervisor::Ready { version, protocol } => {
+                self.happened(generation, Event::Ready { version, protocol });
+            }
+            ToSupervisor::Activated => self.happened(generation, Event::Activated),
+            ToSupervisor::Drained => self.happened(generation, Event::Drained),
+            ToSupervisor::Fatal { reason, blame } => {
+                let reason = shortened(&reason);
+                self.happened(generation, Event::Fatal { reason, blame });
+            }
+            ToSupervisor::Load {
+                connections,
+                exchanges,
+                ..
+            } => {
+                if let Some(link) = self.links.get_mut(&generation) {
+                    link.load = Load {
+                        connections,
+                        exchanges,
+                    };
+                }
+            }
+            ToSupervisor::Pong { id } => {
+                if let Some(link) = self.links.get_mut(&generation) {
+                    link.liveness.ponged(Moment::now(), id);
+                }
+            }
+            ToSupervisor::SocketAccepted { id } => self.socket_accepted(generation, id),
+            ToSupervisor::SocketRefused { id, reason } => {
+                self.socket_refused(generation, id, &reason)
+            }
+            ToSupervisor::SocketOwned { id } => self.socket_owned(generation, id),
+        }
+    }
+
+    /// A worker ended: first everything it still said, then the sockets it never owned, then the machine.
+    pub(super) fn bury(&mut self, generation: Generation, how: String) {
+        let Some(link) = self.links.get_mut(&generation) else {
+            return;
+        };
+        let heard = link.hear_rest();
+        self.hear(generation, heard);
+        if let Some(mut link) = self.links.remove(&generation) {
+            self.take_back(link.transfers.settle());
+        }
+        tracing::info!(generation, how, "ended");
+        self.happened(generation, Event::Exited { how });
+        self.forget_snapshots();
+    }
+
+    /// Configurations that no generation and no recovery can need any more.
+    fn forget_snapshots(&mut self) {
+        let machine = &self.machine;
+        let current = &self.config.digest;
+        self.snapshots.retain(|digest, _| {
+            digest == current
+                || *digest == machine.desired().config
+                || machine
+                    .last_kept()
+                    .is_some_and(|kept| kept.config == *digest)
+                || machine
+                    .candidate()
+                    .is_some_and(|candidate| candidate.target.config == *digest)
+        });
+    }
+
+    fn conclude(&mut self, conclusion: Conclusion) {
+        if let Some(why) = &conclusion.why {
+            self.remember_failure(format!(
+                "{}: rollout {} to {}: {why}",
+                why.code(),
+                conclusion.rollout,
+                conclusion.target.version
+            ));
+        }
+        if conclusion.verdict == Outcome::Kept
+            && let Some(snapshot) = self.snapshots.get(&conclusion.target.config)
+        {
+            self.config = snapshot.clone();
+        }
+        let Some(request) = self.rollouts.request(conclusion.rollout).cloned() else {
+            return;
+        };
+        self.clerk
+            .file(Paper::Conclusion(Box::new(conclusion), Box::new(request)));
+    }
+
+    /// The clerk wrote something down.
+    pub(super) fn note_filed(&mut self, filed: Filed) {
+        match filed {
+            Filed::Verdict(verdict) => self.announce(verdict),
+            Filed::Proven { pending } => {
+                if !std::mem::replace(&mut self.pending_was_looked_at, true)
+                    && let Some(version) = pending
+                {
+                    self.roll_to_pending(version);
+                }
+            }
+        }
+    }
+
+    fn announce(&mut self, verdict: Verdict) {
+        tracing::info!(
+            rollout = verdict.rollout,
+            version = %verdict.version,
+            verdict = %verdict.verdict,
+            code = verdict.code.as_deref().unwrap_or(""),
+            reason = verdict.reason.as_deref().unwrap_or(""),
+            "verdict"
+        );
+        self.rollouts.conclude(verdict);
+    }
+
+    pub(super) fn remember_failure(&mut self, text: String) {
+        tracing::warn!("{text}");
+        self.last_failure = Some(shortened(&text));
+    }
+}

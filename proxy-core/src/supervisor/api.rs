@@ -1,0 +1,262 @@
+//! The control socket: HTTP/1.1 and JSON for our own user and root. It asks the main loop, it decides nothing.
+
+use std::convert::Infallible;
+use std::os::unix::fs::PermissionsExt;
+
+use bytes::Bytes;
+use control::types::{ErrorBody, RolloutRecord, RolloutRequest, Status};
+use futures_util::StreamExt;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full, Limited, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde::Serialize;
+use staging::home::{Home, HomeError};
+use staging::report::{Exit, Failure};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::rollouts::Lines;
+
+/// The longest request body, in bytes.
+const MAX_BODY: usize = 64 * 1024;
+
+/// How long a client may take to send its request's head.
+const HEAD_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// What the socket asks of the main loop.
+pub enum Command {
+    /// `GET /status`.
+    Status(oneshot::Sender<Status>),
+    /// `POST /rollouts`.
+    Roll(RolloutRequest, oneshot::Sender<Result<Lines, Failure>>),
+    /// `GET /rollouts/<id>`.
+    Rollout(u64, oneshot::Sender<Option<RolloutRecord>>),
+}
+
+/// Why there is no control socket.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    /// The home's path cannot be used.
+    #[error(transparent)]
+    Home(#[from] HomeError),
+    /// The system refused.
+    #[error("cannot make the control socket {path}: {source}")]
+    Bind {
+        /// The socket.
+        path: std::path::PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+}
+
+/// The ways from a connection to the main loop.
+#[derive(Clone)]
+pub struct Door {
+    /// Where commands go.
+    pub commands: mpsc::UnboundedSender<Command>,
+    /// Changes whenever the status did.
+    pub changes: watch::Receiver<u64>,
+}
+
+/// Binds the socket, 0600. The caller holds the supervisor lock, so a socket file that is
+/// already there belongs to nobody.
+///
+/// # Errors
+/// When the system refuses.
+pub fn bind(home: &Home) -> Result<UnixListener, ApiError> {
+    let path = home.control_socket();
+    let failed = |source| ApiError::Bind {
+        path: path.clone(),
+        source,
+    };
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    let address = home.socket_address()?;
+    let listener = UnixListener::bind(address.path()).map_err(failed)?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    Ok(listener)
+}
+
+/// Serves until the runtime ends.
+pub async fn serve(listener: UnixListener, door: Door) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                if is_ours(&stream) {
+                    tokio::task::spawn_local(serve_connection(stream, door.clone()));
+                } else {
+                    tracing::warn!("refused a control connection of another user");
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept on the control socket");
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+/// The peer is our own user or root.
+fn is_ours(stream: &UnixStream) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    stream
+        .peer_cred()
+        .is_ok_and(|peer| peer.uid() == own || peer.uid() == 0)
+}
+
+async fn serve_connection(stream: UnixStream, door: Door) {
+    let service = service_fn(move |request| {
+        let door = door.clone();
+        async move { Ok::<_, Infallible>(answer(request, &door).await) }
+    });
+    let served = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+    if let Err(error) = served {
+        tracing::debug!(%error, "a control connection broke");
+    }
+}
+
+type Answer = Response<BoxBody<Bytes, Infallible>>;
+
+async fn answer(request: Request<Incoming>, door: &Door) -> Answer {
+    let path = request.uri().path().to_owned();
+    let outcome = match (request.method(), path.as_str()) {
+        (&Method::GET, "/status") => status(door)
+            .await
+            .map(|status| json(StatusCode::OK, &status)),
+        (&Method::GET, "/status/events") => Ok(events(door.clone())),
+        (&Method::POST, "/rollouts") => roll(request, door).await,
+        (&Method::GET, path) if path.starts_with("/rollouts/") => rollout(path, door).await,
+        (method, path) => Err(not_found(method, path)),
+    };
+    outcome.unwrap_or_else(|failure| {
+        let status = match failure.code.as_str() {
+            "NOT_FOUND" => StatusCode::NOT_FOUND,
+            _ => StatusCode::from_u16(ErrorBody::http_status(failure.exit))
+                .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
+        };
+        json(status, &ErrorBody { error: failure })
+    })
+}
+
+async fn status(door: &Door) -> Result<Status, Failure> {
+    ask(door, Command::Status).await
+}
+
+async fn roll(request: Request<Incoming>, door: &Door) -> Result<Answer, Failure> {
+    let body = Limited::new(request.into_body(), MAX_BODY)
+        .collect()
+        .await
+        .map_err(|error| bad_request(format!("the request's body cannot be read: {error}")))?;
+    let wanted: RolloutRequest = serde_json::from_slice(&body.to_bytes())
+        .map_err(|error| bad_request(format!("the request is no rollout request: {error}")))?;
+    let lines = ask(door, |reply| Command::Roll(wanted, reply)).await??;
+    let stream = futures_util::stream::unfold(lines, |mut lines| async move {
+        let line = lines.recv().await?;
+        Some((Ok::<_, Infallible>(Frame::data(json_line(&line))), lines))
+    });
+    Ok(streamed(
+        "application/x-ndjson",
+        BodyExt::boxed(StreamBody::new(stream)),
+    ))
+}
+
+async fn rollout(path: &str, door: &Door) -> Result<Answer, Failure> {
+    let number = path.trim_start_matches("/rollouts/");
+    let id: u64 = number
+        .parse()
+        .map_err(|_| bad_request(format!("{number:?} is no rollout's number")))?;
+    match ask(door, |reply| Command::Rollout(id, reply)).await? {
+        Some(record) => Ok(json(StatusCode::OK, &record)),
+        None => Err(Failure::new(
+            "NOT_FOUND",
+            format!("rollout {id} is not one that this supervisor remembers"),
+            Exit::Failed,
+            false,
+        )),
+    }
+}
+
+/// The status now, and again whenever it changes (at most every 100 ms), as server-sent events.
+fn events(door: Door) -> Answer {
+    let first = true;
+    let stream = futures_util::stream::unfold((door, first), |(mut door, first)| async move {
+        if !first {
+            door.changes.changed().await.ok()?;
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+        door.changes.borrow_and_update();
+        let status = status(&door).await.ok()?;
+        Some((status, (door, false)))
+    })
+    .map(|status| {
+        let mut event = b"event: status\ndata: ".to_vec();
+        event.extend_from_slice(&json_line(&status));
+        event.push(b'\n');
+        Ok::<_, Infallible>(Frame::data(Bytes::from(event)))
+    });
+    streamed("text/event-stream", BodyExt::boxed(StreamBody::new(stream)))
+}
+
+/// Asks the main loop; its end is the end of the supervisor.
+async fn ask<T>(
+    door: &Door,
+    command: impl FnOnce(oneshot::Sender<T>) -> Command,
+) -> Result<T, Failure> {
+    let gone = || {
+        Failure::new(
+            "SUPERVISOR_STOPPING",
+            "the supervisor is stopping; ask again when it runs",
+            Exit::Deferred,
+            true,
+        )
+    };
+    let (reply, answer) = oneshot::channel();
+    door.commands.send(command(reply)).map_err(|_| gone())?;
+    answer.await.map_err(|_| gone())
+}
+
+fn bad_request(message: String) -> Failure {
+    Failure::new("BAD_REQUEST", message, Exit::Usage, false)
+}
+
+fn not_found(method: &Method, path: &str) -> Failure {
+    Failure::new(
+        "NOT_FOUND",
+        format!(
+            "{method} {path} is not part of the control API; there are GET /status, GET /status/events, POST /rollouts and GET /rollouts/<id>"
+        ),
+        Exit::Usage,
+        false,
+    )
+}
+
+fn json_line<T: Serialize>(value: &T) -> Bytes {
+    // Our own types: strings, numbers, lists. Serialising them has no way to fail.
+    let mut line = serde_json::to_vec(value).unwrap_or_default();
+    line.push(b'\n');
+    Bytes::from(line)
+}
+
+fn json<T: Serialize>(status: StatusCode, value: &T) -> Answer {
+    let mut answer = streamed("application/json", BodyExt::boxed(Full::new(json_line(value))));
+    *answer.status_mut() = status;
+    answer
+}
+
+fn streamed(content_type: &'static str, body: BoxBody<Bytes, Infallible>) -> Answer {
+    let mut answer = Response::new(body);
+    answer.headers_mut().insert(
+        http::header::CONTENT_TYPE,
+        http::HeaderValue::from_static(content_type),
+    );
+    answer
+}

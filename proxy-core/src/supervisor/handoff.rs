@@ -1,0 +1,173 @@
+//! Accepted sockets on their way to a worker, and back when it fails.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use crate::channel::{Id, ToWorker};
+use crate::clock::Moment;
+
+use super::link::{Link, Offered};
+use super::listener::reset;
+use super::queue::Waiting;
+use super::rollout::{Event, Generation};
+use super::run::{RETRY, Supervisor};
+
+/// How long after the end of a channel the end of its process is waited for.
+pub(super) const DEATH_FOLLOWS: Duration = Duration::from_millis(200);
+
+impl Supervisor {
+    /// Whether connections are taken out of the kernel's backlog now. While somebody serves, a full
+    /// queue is back-pressure; only when nobody does is it refused, and that is counted.
+    pub(super) fn accepts_now(&self) -> bool {
+        if self.machine.is_stopping() || self.retry_at.is_some() && self.queue.is_full() {
+            return false;
+        }
+        !(self.queue.is_full() && self.machine.active().is_some())
+    }
+
+    /// A client connected.
+    pub(super) fn receive(&mut self, socket: OwnedFd) {
+        if let Err(socket) = self.queue.push(Moment::now(), socket) {
+            self.counters.rejected_sockets += 1;
+            reset(socket);
+        }
+    }
+
+    /// Offers what waits to the active worker, in accept order.
+    pub(super) fn offer_waiting(&mut self, now: Moment) {
+        let Some(generation) = self.machine.active().map(|active| active.generation) else {
+            return;
+        };
+        let Some(link) = self.links.get_mut(&generation) else {
+            return;
+        };
+        while !self.queue.is_empty() && link.takes_offers() {
+            let Some(waiting) = self.queue.pop() else {
+                break;
+            };
+            if let Offered::NotNow(waiting) = link.offer(now, waiting) {
+                self.queue.push_back_in_front(waiting);
+                self.retry_at = Some(now + RETRY);
+                break;
+            }
+        }
+    }
+
+    /// The worker holds the socket: it is told to serve it.
+    pub(super) fn socket_accepted(&mut self, generation: Generation, id: Id) {
+        let Some(link) = self.links.get_mut(&generation) else {
+            return;
+        };
+        match link.transfers.accepted(Moment::now(), id) {
+            Ok(()) => link.say(&ToWorker::SocketCommit { id }),
+            // Withdrawn meanwhile, and the worker was told so.
+            Err(out_of_turn) => tracing::debug!(generation, id, ?out_of_turn, "socket-accepted"),
+        }
+    }
+
+    /// The worker serves the socket: our copy is closed.
+    pub(super) fn socket_owned(&mut self, generation: Generation, id: Id) {
+        let Some(link) = self.links.get_mut(&generation) else {
+            return;
+        };
+        match link.transfers.owned(id) {
+            Ok(socket) => drop(socket),
+            Err(out_of_turn) => {
+                self.counters.dropped_messages += 1;
+                tracing::debug!(generation, id, ?out_of_turn, "socket-owned");
+            }
+        }
+    }
+
+    /// The worker does not take it: somebody else shall, or the same one a little later.
+    pub(super) fn socket_refused(&mut self, generation: Generation, id: Id, reason: &str) {
+        let Some(link) = self.links.get_mut(&generation) else {
+            return;
+        };
+        if let Ok(waiting) = link.transfers.refused(id) {
+            tracing::debug!(generation, id, reason, "socket-refused");
+            self.queue.push_back_in_front(waiting);
+            self.retry_at = Some(Moment::now() + RETRY);
+        }
+    }
+
+    /// Puts sockets that nobody owns back in front, in their order.
+    pub(super) fn take_back(&mut self, sockets: Vec<Waiting<OwnedFd>>) {
+        self.counters.failed_transfers += sockets.len() as u64;
+        for waiting in sockets.into_iter().rev() {
+            self.queue.push_back_in_front(waiting);
+        }
+    }
+
+    /// Lets the deadlines of transfers, pings and the queue take effect.
+    pub(super) fn check_deadlines(&mut self, now: Moment) {
+        if self.retry_at.is_some_and(|at| at <= now) {
+            self.retry_at = None;
+        }
+        for link in self.links.values_mut() {
+            if link.flush() {
+                self.retry_at.get_or_insert(now + RETRY);
+            }
+            if let Some(id) = link.liveness.ping_due(now) {
+                link.say(&ToWorker::Ping { id });
+            }
+        }
+        let deaf: Vec<Generation> = self
+            .links
+            .values_mut()
+            .filter(|link| link.closed_at.is_some_and(|at| at + DEATH_FOLLOWS <= now))
+            .map(|link| {
+                link.closed_at = None;
+                link.generation
+            })
+            .collect();
+        for generation in deaf {
+            self.happened(generation, Event::ChannelClosed);
+        }
+        let late: Vec<Generation> = self
+            .links
+            .values()
+            .filter(|link| is_late(link, now))
+            .map(|link| link.generation)
+            .collect();
+        for generation in late {
+            self.judge_late(generation, now);
+        }
+        for socket in self.queue.expired(now) {
+            self.counters.rejected_sockets += 1;
+            reset(socket);
+        }
+    }
+
+    /// A deadline of this worker has passed. Its channel is read once more before it is blamed.
+    fn judge_late(&mut self, generation: Generation, now: Moment) {
+        let Some(link) = self.links.get_mut(&generation) else {
+            return;
+        };
+        let heard = link.hear_rest();
+        self.hear(generation, heard);
+        let Some(link) = self.links.get_mut(&generation) else {
+            return;
+        };
+        if !link.stalled && link.transfers.is_overdue(now) {
+            link.stalled = true;
+            let withdrawn = link.transfers.withdraw();
+            for (id, _) in &withdrawn {
+                link.say(&ToWorker::SocketCancel { id: *id });
+            }
+            self.take_back(withdrawn.into_iter().map(|(_, waiting)| waiting).collect());
+            self.happened(generation, Event::TransferUnanswered);
+        }
+        if self
+            .links
+            .get(&generation)
+            .is_some_and(|link| link.liveness.is_missed(now))
+        {
+            self.happened(generation, Event::PingUnanswered);
+        }
+    }
+}
+
+fn is_late(link: &Link, now: Moment) -> bool {
+    link.liveness.is_missed(now) || (!link.stalled && link.transfers.is_overdue(now))
+}

@@ -1,0 +1,205 @@
+//! One worker as the supervisor holds it: its process, its channel, and the sockets on their way to it.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+
+use crate::channel::{Addressee, Channel, SendFailure, ToSupervisor, ToWorker, decode, encode};
+use crate::clock::Moment;
+
+use super::liveness::Liveness;
+use super::process::Process;
+use super::queue::Waiting;
+use super::rollout::Generation;
+use super::transfer::Transfers;
+
+/// Messages handled before anything else gets a turn.
+const MESSAGES_A_TURN: usize = 256;
+
+/// What a worker last said it has in hand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Load {
+    /// Client connections.
+    pub connections: u64,
+    /// Exchanges in flight.
+    pub exchanges: u64,
+}
+
+/// What came of offering a socket.
+pub enum Offered {
+    /// It is on its way.
+    Yes,
+    /// Not now; here it is back.
+    NotNow(Waiting<OwnedFd>),
+}
+
+/// A worker process.
+pub struct Link {
+    /// Its number.
+    pub generation: Generation,
+    /// Its process.
+    pub process: Process,
+    /// The sockets on their way to it.
+    pub transfers: Transfers<OwnedFd>,
+    /// Its pings.
+    pub liveness: Liveness,
+    /// What it has in hand.
+    pub load: Load,
+    /// It left a transfer unanswered: it gets no more offers.
+    pub stalled: bool,
+    /// When its channel ended. The kernel closes a dying process's channel a moment before its pidfd
+    /// tells, so the end of a channel is believed to be all there is only after a while.
+    pub closed_at: Option<Moment>,
+    channel: Option<Channel>,
+    outbox: VecDeque<Vec<u8>>,
+}
+
+/// What reading a channel brought.
+#[derive(Debug, Default)]
+pub struct Heard {
+    /// Understood messages, in order.
+    pub messages: Vec<ToSupervisor>,
+    /// Datagrams that were dropped.
+    pub dropped: u64,
+    /// The channel is at its end.
+    pub closed: bool,
+}
+
+impl Link {
+    /// A worker that was just started.
+    pub fn new(
+        generation: Generation,
+        process: Process,
+        channel: Channel,
+        transfers: Transfers<OwnedFd>,
+        liveness: Liveness,
+    ) -> Self {
+        Self {
+            generation,
+            process,
+            transfers,
+            liveness,
+            load: Load::default(),
+            stalled: false,
+            closed_at: None,
+            channel: Some(channel),
+            outbox: VecDeque::new(),
+        }
+    }
+
+    fn addressee(&self) -> Addressee {
+        Addressee {
+            generation: self.generation,
+            pid: self.process.pid(),
+        }
+    }
+
+    /// Says something; kept in order and for later when the worker is slow.
+    pub fn say(&mut self, message: &ToWorker) {
+        self.outbox.push_back(encode(message, self.addressee()));
+        self.flush();
+    }
+
+    /// Sends what had to wait. Says whether anything still does.
+    pub fn flush(&mut self) -> bool {
+        let Some(channel) = &self.channel else {
+            self.outbox.clear();
+            return false;
+        };
+        while let Some(bytes) = self.outbox.front() {
+            match channel.try_send(bytes, None) {
+                Ok(()) => drop(self.outbox.pop_front()),
+                Err(SendFailure::BackPressure) => return true,
+                // Reading will find the end of the channel and say so.
+                Err(SendFailure::Closed) => self.outbox.clear(),
+            }
+        }
+        false
+    }
+
+    /// Whether a socket may be offered now.
+    pub fn takes_offers(&self) -> bool {
+        !self.stalled
+            && self.channel.is_some()
+            && self.outbox.is_empty()
+            && self.transfers.has_credit()
+    }
+
+    /// Offers a socket; the supervisor's copy stays in `transfers` until it is owned.
+    pub fn offer(&mut self, now: Moment, waiting: Waiting<OwnedFd>) -> Offered {
+        let message = ToWorker::Socket {
+            id: self.transfers.next_id(),
+        };
+        let bytes = encode(&message, self.addressee());
+        let sent = match &self.channel {
+            Some(channel) => channel.try_send(&bytes, Some(waiting.socket.as_fd())),
+            None => Err(SendFailure::Closed),
+        };
+        match sent {
+            Ok(()) => {
+                self.transfers.offered(now, waiting);
+                Offered::Yes
+            }
+            Err(_) => Offered::NotNow(waiting),
+        }
+    }
+
+    /// What came from the worker, if anything did.
+    pub fn poll_hear(&mut self, context: &mut std::task::Context<'_>) -> std::task::Poll<Heard> {
+        use std::task::Poll;
+        let addressee = self.addressee();
+        let Some(channel) = &mut self.channel else {
+            return Poll::Pending;
+        };
+        let mut heard = Heard::default();
+        for _ in 0..MESSAGES_A_TURN {
+            match channel.poll_recv(context) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(Some(datagram))) => heard.take(&datagram.bytes, addressee),
+                Poll::Ready(Ok(None) | Err(_)) => {
+                    heard.closed = true;
+                    self.channel = None;
+                    break;
+                }
+            }
+        }
+        if heard.is_empty() {
+            Poll::Pending
+        } else {
+            Poll::Ready(heard)
+        }
+    }
+
+    /// Everything that is there now, to the end if the worker is dead: asked of the kernel itself,
+    /// before a deadline is believed or a death is settled.
+    pub fn hear_rest(&mut self) -> Heard {
+        let addressee = self.addressee();
+        let mut heard = Heard::default();
+        while let Some(channel) = &mut self.channel {
+            match channel.try_recv() {
+                Ok(Some(datagram)) => heard.take(&datagram.bytes, addressee),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+                Ok(None) | Err(_) => {
+                    heard.closed = true;
+                    self.channel = None;
+                }
+            }
+        }
+        heard
+    }
+}
+
+impl Heard {
+    fn take(&mut self, bytes: &[u8], from: Addressee) {
+        match decode::<ToSupervisor>(bytes, from) {
+            Ok(message) => self.messages.push(message),
+            Err(dropped) => {
+                tracing::debug!(generation = from.generation, %dropped, "dropped what a worker said");
+                self.dropped += 1;
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.messages.is_empty() && self.dropped == 0 && !self.closed
+    }
+}

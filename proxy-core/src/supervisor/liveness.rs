@@ -1,0 +1,85 @@
+//! Whether a worker answers its pings. Pure: the clock is passed in.
+
+use std::time::Duration;
+
+use crate::channel::Id;
+use crate::clock::Moment;
+
+/// The pings of one worker.
+#[derive(Debug)]
+pub struct Liveness {
+    interval: Duration,
+    timeout: Duration,
+    next_ping: Moment,
+    next_id: Id,
+    asked: Option<(Id, Moment)>,
+}
+
+impl Liveness {
+    /// A ping is sent `interval` after the last answer and must be answered within `timeout`.
+    pub fn new(now: Moment, interval: Duration, timeout: Duration) -> Self {
+        Self {
+            interval,
+            timeout,
+            next_ping: now + interval,
+            next_id: 1,
+            asked: None,
+        }
+    }
+
+    /// The id of the ping to send now, if one is due and none is open.
+    pub fn ping_due(&mut self, now: Moment) -> Option<Id> {
+        if self.asked.is_some() || self.next_ping > now {
+            return None;
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        self.asked = Some((id, now));
+        Some(id)
+    }
+
+    /// A pong was received; one that answers no open ping changes nothing.
+    pub fn ponged(&mut self, now: Moment, id: Id) {
+        if self.asked.is_some_and(|(asked, _)| asked == id) {
+            self.asked = None;
+            self.next_ping = now + self.interval;
+        }
+    }
+
+    /// The open ping was not answered in time.
+    pub fn is_missed(&self, now: Moment) -> bool {
+        self.asked.is_some_and(|(_, at)| at + self.timeout <= now)
+    }
+
+    /// When something is due next.
+    pub fn next_deadline(&self) -> Moment {
+        match self.asked {
+            Some((_, at)) => at + self.timeout,
+            None => self.next_ping,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Moment {
+        Moment::from_millis(millis)
+    }
+
+    #[test]
+    fn a_ping_is_open_until_its_own_pong() {
+        let mut liveness = Liveness::new(at(0), Duration::from_secs(5), Duration::from_secs(10));
+        assert_eq!(liveness.ping_due(at(4_999)), None);
+        assert_eq!(liveness.ping_due(at(5_000)), Some(1));
+        assert_eq!(liveness.ping_due(at(6_000)), None);
+        liveness.ponged(at(6_000), 7);
+        assert!(!liveness.is_missed(at(14_999)));
+        assert!(liveness.is_missed(at(15_000)));
+        liveness.ponged(at(15_000), 1);
+        assert!(!liveness.is_missed(at(15_000)));
+        assert_eq!(liveness.next_deadline(), at(20_000));
+        assert_eq!(liveness.ping_due(at(20_000)), Some(2));
+    }
+}

@@ -1,0 +1,29 @@
+//! The process that owns the port and serves no HTTP.
+//!
+//! `rollout` decides, pure; `run` waits and hands out; `act` carries out effects; `handoff` moves
+//! sockets; `requests` checks what people and jobs ask for; `api` is the control socket.
+
+mod act;
+mod api;
+mod clerk;
+mod error;
+mod handoff;
+mod link;
+mod listener;
+mod liveness;
+mod origin;
+mod process;
+mod queue;
+mod record;
+mod requests;
+pub mod rollout;
+mod rollouts;
+mod run;
+mod signals;
+mod snapshot;
+mod status;
+mod transfer;
+
+pub use error::SupervisorError;
+pub use run::serve;
+pub use signals::Blocked;

@@ -1,0 +1,230 @@
+//! What people, jobs and signals ask for: checked first, then given to the rollout machine.
+
+use std::rc::Rc;
+
+use control::types::{By, Outcome, RolloutRequest, Status};
+use staging::home::Home;
+use staging::report::{Exit, Failure};
+use staging::version::PackageVersion;
+use staging::{selection, update_state};
+
+use crate::clock::Moment;
+use crate::config;
+
+use super::api::Command;
+use super::rollout::{Answer, Conclusion, Request, RolloutId, Target};
+use super::rollouts::Lines;
+use super::run::Supervisor;
+use super::signals::Said;
+use super::snapshot::Snapshot;
+
+impl Supervisor {
+    /// A client of the control socket asked.
+    pub(super) fn answer(&mut self, command: Command) {
+        // Whoever asked may have gone away: then nobody reads the answer.
+        match command {
+            Command::Status(reply) => {
+                let _: Result<(), Status> = reply.send(self.status()).map_err(|status| status);
+            }
+            Command::Rollout(id, reply) => {
+                let _ = reply.send(self.rollouts.record(id).cloned());
+            }
+            Command::Roll(request, reply) => {
+                let lines = self.roll(request).and_then(|id| self.watch(id));
+                let _ = reply.send(lines);
+            }
+        }
+    }
+
+    /// A signal asked.
+    pub(super) fn obey_signal(&mut self, said: Said) {
+        match said {
+            Said::Stop => {
+                tracing::info!(again = self.machine.is_stopping(), "stops");
+                self.listeners.clear();
+                let timeout = self.config.config.server.stop_timeout;
+                self.machine.stop(Moment::now(), timeout, &mut self.effects);
+            }
+            Said::Reload => self.roll_by_signal(RolloutRequest::new(By::Signal)),
+            Said::Update => match update_state::read(&self.home) {
+                Ok(state) => match state.pending {
+                    Some(pending) => self.roll_to(pending.version, By::Signal),
+                    None => tracing::info!("SIGUSR2: no version is pending, nothing to do"),
+                },
+                Err(error) => self.remember_failure(format!("SIGUSR2: {error}")),
+            },
+        }
+    }
+
+    /// At the start: the selection serves, and a version is still to be proven.
+    pub(super) fn roll_to_pending(&mut self, version: PackageVersion) {
+        if self
+            .machine
+            .active()
+            .is_some_and(|active| active.target.version == version)
+        {
+            return;
+        }
+        self.roll_to(version, By::Pending);
+    }
+
+    fn roll_to(&mut self, version: PackageVersion, by: By) {
+        let mut request = RolloutRequest::new(by);
+        request.version = Some(version.to_string());
+        self.roll_by_signal(request);
+    }
+
+    /// Nobody waits for the answer: it goes to `lastFailure` and the log.
+    fn roll_by_signal(&mut self, request: RolloutRequest) {
+        if let Err(failure) = self.roll(request) {
+            self.remember_failure(format!("{}: {}", failure.code, failure.message));
+        }
+    }
+
+    fn watch(&mut self, id: RolloutId) -> Result<Lines, Failure> {
+        self.rollouts.watch(id).ok_or_else(|| {
+            Failure::new(
+                "NOT_FOUND",
+                format!("rollout {id} is not remembered"),
+                Exit::Failed,
+                false,
+            )
+        })
+    }
+
+    /// Checks everything that can be checked before a process is started, then begins or joins a rollout.
+    fn roll(&mut self, request: RolloutRequest) -> Result<RolloutId, Failure> {
+        self.check_ownership(&request)?;
+        let version = match &request.version {
+            Some(text) => text.parse::<PackageVersion>()?,
+            None => self.machine.desired().version.clone(),
+        };
+        self.origin.executable_of(&self.home, &version)?;
+        refuse_known_bad(&self.home, &request, &version)?;
+        let snapshot = self.read_configuration()?;
+        let target = Target {
+            version: version.clone(),
+            config: snapshot.digest.clone(),
+        };
+        if request.pin.is_some() && self.runs_already(&target) {
+            return Ok(self.keep_as_it_is(request, target));
+        }
+        self.snapshots.insert(snapshot.digest.clone(), snapshot);
+        let by = request.by;
+        match self
+            .machine
+            .replace(Moment::now(), Request { target, by }, &mut self.effects)
+        {
+            Answer::Started(id) => {
+                tracing::info!(rollout = id, %version, ?by, "rollout");
+                self.rollouts.begin(id, version, request);
+                Ok(id)
+            }
+            Answer::Joined(id) => {
+                self.rollouts.join(id, &request);
+                Ok(id)
+            }
+            Answer::Refused(refusal) => Err(Failure::new(
+                refusal.code(),
+                refusal.to_string(),
+                Exit::Deferred,
+                true,
+            )),
+        }
+    }
+
+    /// The caller saw this supervisor and this selection, or does not care.
+    fn check_ownership(&self, request: &RolloutRequest) -> Result<(), Failure> {
+        if request
+            .nonce
+            .as_ref()
+            .is_some_and(|nonce| *nonce != self.identity.nonce)
+        {
+            return Err(Failure::new(
+                "OWNERSHIP_CHANGED",
+                "another supervisor was meant: this one started later; nothing was changed, look at the status and ask again",
+                Exit::Deferred,
+                true,
+            ));
+        }
+        if let Some(expected) = request.serial {
+            let found = selection::read(&self.home)?.map(|selection| selection.serial);
+            if found != Some(expected) {
+                return Err(Failure::new(
+                    "SERIAL_CHANGED",
+                    format!(
+                        "the selection changed meanwhile (serial {expected} was seen, {} is there); nothing was changed, look at the status and ask again",
+                        found.map_or("none".to_owned(), |serial| serial.to_string())
+                    ),
+                    Exit::Deferred,
+                    true,
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The configuration as it now is. A wrong one refuses the rollout and changes nothing.
+    fn read_configuration(&self) -> Result<Rc<Snapshot>, Failure> {
+        let loaded = config::load(&self.home, &|name| std::env::var_os(name))?;
+        for warning in &loaded.warnings {
+            tracing::warn!("{warning}");
+        }
+        let digest = loaded.config.digest()?;
+        if let Some(known) = self.snapshots.get(&digest) {
+            return Ok(known.clone());
+        }
+        Snapshot::seal(loaded.config)
+            .map(Rc::new)
+            .map_err(|error| Failure::new("SYSTEM", error.to_string(), Exit::Failed, true))
+    }
+
+    fn runs_already(&self, target: &Target) -> bool {
+        self.machine.candidate().is_none()
+            && self
+                .machine
+                .active()
+                .is_some_and(|active| active.target == *target)
+    }
+
+    /// A person selects what runs already: the selection is written, no generation changes.
+    fn keep_as_it_is(&mut self, request: RolloutRequest, target: Target) -> RolloutId {
+        let rollout = self.machine.number_rollout();
+        let generation = self.machine.active().map_or(0, |active| active.generation);
+        self.rollouts
+            .begin(rollout, target.version.clone(), request);
+        self.effects
+            .push(super::rollout::Effect::Conclude(Conclusion {
+                rollout,
+                target,
+                generation,
+                verdict: Outcome::Kept,
+                why: None,
+                note: None,
+            }));
+        rollout
+    }
+}
+
+/// A job never tries a version again that a rollout proved bad; a person may.
+fn refuse_known_bad(
+    home: &Home,
+    request: &RolloutRequest,
+    version: &PackageVersion,
+) -> Result<(), Failure> {
+    if !matches!(request.by, By::Job | By::Pending) {
+        return Ok(());
+    }
+    match update_state::read(home)?.bad_version(version) {
+        None => Ok(()),
+        Some(bad) => Err(Failure::new(
+            "KNOWN_BAD",
+            format!(
+                "version {version} is known bad here ({}); wait for the next release, or try it again with `rollproxy select {version}`",
+                bad.cause
+            ),
+            Exit::Failed,
+            false,
+        )),
+    }
+}

@@ -1,0 +1,634 @@
+//! The change from one active generation to the next: a pure state machine.
+//!
+//! It owns nothing but numbers. Events and the time come in, effects go out; `run` carries them
+//! out. What must always hold is asserted by the random schedules in `tests`:
+//! at most one active and one candidate; a failed candidate never touches the active; every
+//! rollout ends with exactly one verdict; nothing is kept that did not say `activated`.
+
+#[cfg(test)]
+mod tests;
+mod vocabulary;
+
+use std::time::Duration;
+
+use control::types::{By, Outcome};
+
+pub use vocabulary::{
+    Answer, Conclusion, Effect, Event, Failure, Generation, Mark, Refusal, Request, RolloutId,
+    Settings, Target,
+};
+
+use crate::clock::Moment;
+
+/// A worker process as the machine knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Worker {
+    /// Its number.
+    pub generation: Generation,
+    /// What it runs.
+    pub target: Target,
+    /// Its process, once it runs.
+    pub pid: Option<u32>,
+    /// When it got its present place.
+    pub since: Moment,
+}
+
+/// Why a candidate was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Errand {
+    /// Nobody serves.
+    Recovery,
+    /// Somebody asked.
+    Rollout(RolloutId),
+}
+
+#[derive(Debug, Clone)]
+struct Candidate {
+    worker: Worker,
+    errand: Errand,
+    activating: bool,
+    deadline: Moment,
+}
+
+/// A worker on its way out.
+#[derive(Debug, Clone)]
+struct Leaving {
+    worker: Worker,
+    /// When it is told to shut down.
+    shutdown_at: Option<Moment>,
+    /// When it is killed.
+    kill_at: Option<Moment>,
+    /// Finishes streams (a draining generation) rather than just ending (a failed candidate).
+    drains: bool,
+}
+
+/// The state of all generations.
+#[derive(Debug)]
+pub struct Machine {
+    settings: Settings,
+    active: Option<Worker>,
+    candidate: Option<Candidate>,
+    leaving: Vec<Leaving>,
+    desired: Target,
+    last_kept: Option<Target>,
+    recovery_due: Option<Moment>,
+    failed_recoveries: u32,
+    next_generation: Generation,
+    next_rollout: RolloutId,
+    stopping: bool,
+}
+
+impl Machine {
+    /// Starts with the first worker of `target`. Its failure is a case for recovery like any other.
+    pub fn start(
+        now: Moment,
+        settings: Settings,
+        target: Target,
+        effects: &mut Vec<Effect>,
+    ) -> Self {
+        let mut machine = Self {
+            settings,
+            active: None,
+            candidate: None,
+            leaving: Vec::new(),
+            desired: target.clone(),
+            last_kept: None,
+            recovery_due: None,
+            failed_recoveries: 0,
+            next_generation: 1,
+            next_rollout: 1,
+            stopping: false,
+        };
+        machine.spawn(now, target, Errand::Recovery, effects);
+        machine
+    }
+
+    /// Asks for a rollout. A person ends what is under way; a job waits its turn.
+    pub fn replace(&mut self, now: Moment, request: Request, effects: &mut Vec<Effect>) -> Answer {
+        if self.stopping {
+            return Answer::Refused(Refusal::Stopping);
+        }
+        let under_way = self
+            .candidate
+            .as_ref()
+            .map(|c| (c.errand, c.worker.target == request.target));
+        match under_way {
+            Some((Errand::Rollout(id), true)) => return Answer::Joined(id),
+            Some((Errand::Rollout(id), false)) if !ends_others(request.by) => {
+                return Answer::Refused(Refusal::Busy(id));
+            }
+            _ => {}
+        }
+        let drain = self.leaving.iter().filter(|leaving| leaving.drains).count();
+        if self.active.is_some() && drain >= self.settings.drain_cap {
+            return Answer::Refused(Refusal::TooManyDraining(drain));
+        }
+
+        let rollout = self.number_rollout();
+        self.desired = request.target.clone();
+        self.recovery_due = None;
+        if let (Some((Errand::Recovery, true)), Some(candidate)) = (under_way, &mut self.candidate)
+        {
+            // The recovery already starts exactly what is asked for: it becomes the rollout.
+            candidate.errand = Errand::Rollout(rollout);
+            effects.push(Effect::Step {
+                rollout,
+                step: "candidate",
+                generation: candidate.worker.generation,
+            });
+            return Answer::Started(rollout);
+        }
+        if let Some(candidate) = self.candidate.take() {
+            if let Errand::Rollout(ended) = candidate.errand {
+                effects.push(Effect::Conclude(Conclusion {
+                    rollout: ended,
+                    target: candidate.worker.target.clone(),
+                    generation: candidate.worker.generation,
+                    verdict: Outcome::Superseded,
+                    why: None,
+                    note: Some(format!(
+                        "rollout {rollout} to {} was asked for",
+                        request.target.version
+                    )),
+                }));
+            }
+            self.end(now, candidate.worker, effects);
+        }
+        self.spawn(now, request.target, Errand::Rollout(rollout), effects);
+        Answer::Started(rollout)
+    }
+
+    /// A number for a rollout that changes no generation.
+    pub fn number_rollout(&mut self) -> RolloutId {
+        let id = self.next_rollout;
+        self.next_rollout += 1;
+        id
+    }
+
+    /// Something happened to the worker `generation`.
+    pub fn handle(
+        &mut self,
+        now: Moment,
+        generation: Generation,
+        event: Event,
+        effects: &mut Vec<Effect>,
+    ) {
+        if self
+            .candidate
+            .as_ref()
+            .is_some_and(|c| c.worker.generation == generation)
+        {
+            self.candidate_event(now, event, effects);
+        } else if self
+            .active
+            .as_ref()
+            .is_some_and(|a| a.generation == generation)
+        {
+            self.active_event(now, event, effects);
+        } else {
+            self.leaving_event(now, generation, event, effects);
+        }
+    }
+
+    /// Lets every deadline that has passed take effect.
+    pub fn tick(&mut self, now: Moment, effects: &mut Vec<Effect>) {
+        if let Some(candidate) = &self.candidate
+            && candidate.deadline <= now
+        {
+            let within = self.settings.ready_timeout;
+            let failure = if candidate.activating {
+                Failure::NotActivated(within)
+            } else {
+                Failure::NotReady(within)
+            };
+            self.fail_candidate(now, failure, true, effects);
+        }
+        for leaving in &mut self.leaving {
+            if leaving.shutdown_at.is_some_and(|at| at <= now) {
+                leaving.shutdown_at = None;
+                leaving.kill_at = Some(now + self.settings.kill_grace);
+                effects.push(Effect::Shutdown(leaving.worker.generation));
+            }
+            if leaving.kill_at.is_some_and(|at| at <= now) {
+                leaving.kill_at = None;
+                effects.push(Effect::Kill(leaving.worker.generation));
+            }
+        }
+        if self.recovery_due.is_some_and(|at| at <= now) {
+            self.recovery_due = None;
+            // Re-read before acting: a request may have started or finished something meanwhile.
+            if self.active.is_none() && self.candidate.is_none() && !self.stopping {
+                self.spawn(now, self.desired.clone(), Errand::Recovery, effects);
+            }
+        }
+    }
+
+    /// When [`Self::tick`] has something to do next.
+    pub fn next_deadline(&self) -> Option<Moment> {
+        let leaving = self.leaving.iter().flat_map(|l| [l.shutdown_at, l.kill_at]);
+        leaving
+            .chain([
+                self.candidate.as_ref().map(|c| c.deadline),
+                self.recovery_due,
+            ])
+            .flatten()
+            .min()
+    }
+
+    /// Ends everything: streams may finish for `timeout`. Asked again, nothing may.
+    pub fn stop(&mut self, now: Moment, timeout: Duration, effects: &mut Vec<Effect>) {
+        let again = std::mem::replace(&mut self.stopping, true);
+        self.recovery_due = None;
+        if let Some(candidate) = self.candidate.take() {
+            if let Errand::Rollout(rollout) = candidate.errand {
+                effects.push(Effect::Conclude(Conclusion {
+                    rollout,
+                    target: candidate.worker.target.clone(),
+                    generation: candidate.worker.generation,
+                    verdict: Outcome::Deferred,
+                    why: None,
+                    note: Some(Refusal::Stopping.to_string()),
+                }));
+            }
+            self.end(now, candidate.worker, effects);
+        }
+        if let Some(active) = self.active.take() {
+            self.drain(now, active, effects);
+        }
+        let last = now + timeout;
+        for leaving in &mut self.leaving {
+            if again {
+                leaving.shutdown_at = None;
+                leaving.kill_at = None;
+                effects.push(Effect::Kill(leaving.worker.generation));
+            } else if leaving.kill_at.is_none() {
+                leaving.shutdown_at = Some(leaving.shutdown_at.map_or(last, |at| at.min(last)));
+            }
+        }
+    }
+
+    /// The generation that takes new sockets.
+    pub fn active(&self) -> Option<&Worker> {
+        self.active.as_ref()
+    }
+
+    /// The generation that is being proven.
+    pub fn candidate(&self) -> Option<&Worker> {
+        self.candidate.as_ref().map(|candidate| &candidate.worker)
+    }
+
+    /// The generations that finish what they serve.
+    pub fn draining(&self) -> impl Iterator<Item = &Worker> {
+        self.leaving
+            .iter()
+            .filter(|leaving| leaving.drains)
+            .map(|leaving| &leaving.worker)
+    }
+
+    /// Whether a rollout or a recovery is under way.
+    pub fn is_changing(&self) -> bool {
+        self.candidate.is_some() || self.active.is_none()
+    }
+
+    /// What was last kept.
+    pub fn last_kept(&self) -> Option<&Target> {
+        self.last_kept.as_ref()
+    }
+
+    /// What a recovery would start, and what `restart` without a version starts again.
+    pub fn desired(&self) -> &Target {
+        &self.desired
+    }
+
+    /// Stopped, and no worker is left.
+    pub fn is_finished(&self) -> bool {
+        self.stopping
+            && self.active.is_none()
+            && self.candidate.is_none()
+            && self.leaving.is_empty()
+    }
+
+    /// SIGTERM was heard.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
+    fn candidate_event(&mut self, now: Moment, event: Event, effects: &mut Vec<Effect>) {
+        let ready_timeout = self.settings.ready_timeout;
+        let Some(candidate) = &mut self.candidate else {
+            return;
+        };
+        match event {
+            Event::Spawned { pid } => candidate.worker.pid = Some(pid),
+            Event::Ready { version, protocol } if !candidate.activating => {
+                if version != candidate.worker.target.version.to_string() {
+                    self.fail_candidate(
+                        now,
+                        Failure::WrongVersion(version.chars().take(64).collect()),
+                        true,
+                        effects,
+                    );
+                } else if protocol != staging::protocol::CHANNEL_PROTOCOL {
+                    self.fail_candidate(now, Failure::WrongProtocol(protocol), true, effects);
+                } else {
+                    candidate.activating = true;
+                    candidate.deadline = now + ready_timeout;
+                    let generation = candidate.worker.generation;
+                    if let Errand::Rollout(rollout) = candidate.errand {
+                        effects.push(Effect::Step {
+                            rollout,
+                            step: "ready",
+                            generation,
+                        });
+                    }
+                    effects.push(Effect::Activate(generation));
+                }
+            }
+            Event::Activated if candidate.activating => self.promote(now, effects),
+            // Said out of turn: a worker that breaks the contract proves nothing about itself.
+            Event::Ready { .. } | Event::Activated => {}
+            Event::SpawnFailed { reason } => {
+                self.fail_candidate(now, Failure::Spawn(reason), false, effects)
+            }
+            Event::Exited { how } => self.fail_candidate(now, Failure::Exited(how), false, effects),
+            Event::Fatal { reason, blame } => {
+                self.fail_candidate(now, Failure::Fatal { reason, blame }, true, effects)
+            }
+            Event::ChannelClosed | Event::Drained => {
+                self.fail_candidate(now, Failure::ChannelClosed, true, effects)
+            }
+            Event::PingUnanswered | Event::TransferUnanswered => {
+                self.fail_candidate(now, Failure::Unresponsive, true, effects);
+            }
+        }
+    }
+
+    /// The candidate said `activated`: it is the active one, and the previous drains.
+    fn promote(&mut self, now: Moment, effects: &mut Vec<Effect>) {
+        let Some(Candidate {
+            mut worker, errand, ..
+        }) = self.candidate.take()
+        else {
+            return;
+        };
+        worker.since = now;
+        let (generation, target) = (worker.generation, worker.target.clone());
+        let previous = self.active.replace(worker);
+        self.last_kept = Some(target.clone());
+        self.recovery_due = None;
+        match errand {
+            Errand::Rollout(rollout) => {
+                effects.push(Effect::Step {
+                    rollout,
+                    step: "activated",
+                    generation,
+                });
+                if let Some(previous) = previous {
+                    effects.push(Effect::Step {
+                        rollout,
+                        step: "draining",
+                        generation: previous.generation,
+                    });
+                    self.drain(now, previous, effects);
+                }
+                effects.push(Effect::Conclude(Conclusion {
+                    rollout,
+                    target,
+                    generation,
+                    verdict: Outcome::Kept,
+                    why: None,
+                    note: None,
+                }));
+            }
+            Errand::Recovery => {
+                if let Some(previous) = previous {
+                    self.drain(now, previous, effects);
+                }
+                effects.push(Effect::Recovered { generation, target });
+            }
+        }
+    }
+
+    /// The candidate failed: whoever is active is not touched.
+    fn fail_candidate(
+        &mut self,
+        now: Moment,
+        failure: Failure,
+        alive: bool,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(candidate) = self.candidate.take() else {
+            return;
+        };
+        let Worker {
+            generation,
+            ref target,
+            ..
+        } = candidate.worker;
+        match candidate.errand {
+            Errand::Rollout(rollout) => {
+                effects.push(Effect::Conclude(Conclusion {
+                    rollout,
+                    target: target.clone(),
+                    generation,
+                    verdict: Outcome::Failed,
+                    why: Some(failure),
+                    note: None,
+                }));
+                if let Some(kept) = &self.last_kept {
+                    self.desired = kept.clone();
+                }
+            }
+            Errand::Recovery => {
+                self.failed_recoveries += 1;
+                effects.push(Effect::Lost {
+                    generation,
+                    target: target.clone(),
+                    failure,
+                });
+            }
+        }
+        if alive {
+            self.end(now, candidate.worker, effects);
+        }
+        self.recover_if_needed(now);
+    }
+
+    fn active_event(&mut self, now: Moment, event: Event, effects: &mut Vec<Effect>) {
+        let (failure, exit) = match event {
+            Event::Exited { how } => (Failure::Exited(how), Departure::Gone),
+            Event::Fatal { reason, blame } => (Failure::Fatal { reason, blame }, Departure::Ends),
+            Event::ChannelClosed | Event::Drained => (Failure::ChannelClosed, Departure::Deaf),
+            Event::TransferUnanswered => (Failure::Unresponsive, Departure::Stalled),
+            Event::PingUnanswered => (Failure::Unresponsive, Departure::Hangs),
+            Event::Spawned { .. }
+            | Event::SpawnFailed { .. }
+            | Event::Ready { .. }
+            | Event::Activated => return,
+        };
+        let Some(active) = self.active.take() else {
+            return;
+        };
+        if now.since(active.since) >= self.settings.recovery_max {
+            self.failed_recoveries = 0;
+        }
+        let (generation, target) = (active.generation, active.target.clone());
+        let leaving = |shutdown_at, kill_at, drains| Leaving {
+            worker: active.clone(),
+            shutdown_at,
+            kill_at,
+            drains,
+        };
+        match exit {
+            Departure::Gone => {}
+            Departure::Ends => {
+                let kill_at = Some(now + self.settings.kill_grace);
+                self.leaving.push(leaving(None, kill_at, true));
+            }
+            Departure::Deaf => {
+                let kill_at = self.settings.drain_deadline.map(|after| now + after);
+                self.leaving.push(leaving(None, kill_at, true));
+            }
+            Departure::Stalled => {
+                self.drain(now, active, effects);
+                self.recovery_due = Some(now);
+            }
+            Departure::Hangs => {
+                effects.push(Effect::Kill(generation));
+                self.leaving.push(leaving(None, None, false));
+            }
+        }
+        effects.push(Effect::Lost {
+            generation,
+            target,
+            failure,
+        });
+        self.recover_if_needed(now);
+    }
+
+    fn leaving_event(
+        &mut self,
+        now: Moment,
+        generation: Generation,
+        event: Event,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(at) = self
+            .leaving
+            .iter()
+            .position(|l| l.worker.generation == generation)
+        else {
+            return;
+        };
+        match event {
+            Event::Spawned { pid } => {
+                // Superseded between the order to spawn and its execution.
+                self.leaving[at].worker.pid = Some(pid);
+                effects.push(Effect::Kill(generation));
+            }
+            Event::SpawnFailed { .. } | Event::Exited { .. } => {
+                self.leaving.remove(at);
+            }
+            Event::PingUnanswered => effects.push(Effect::Kill(generation)),
+            // Nothing left to serve: it exits by itself, or is helped.
+            Event::Drained | Event::Fatal { .. } => {
+                let by = now + self.settings.kill_grace;
+                let leaving = &mut self.leaving[at];
+                leaving.kill_at = Some(leaving.kill_at.map_or(by, |at| at.min(by)));
+            }
+            Event::Ready { .. }
+            | Event::Activated
+            | Event::ChannelClosed
+            | Event::TransferUnanswered => {}
+        }
+    }
+
+    fn spawn(&mut self, now: Moment, target: Target, errand: Errand, effects: &mut Vec<Effect>) {
+        let generation = self.next_generation;
+        self.next_generation += 1;
+        if let Errand::Rollout(rollout) = errand {
+            effects.push(Effect::Step {
+                rollout,
+                step: "candidate",
+                generation,
+            });
+        }
+        effects.push(Effect::Spawn {
+            generation,
+            target: target.clone(),
+        });
+        self.candidate = Some(Candidate {
+            worker: Worker {
+                generation,
+                target,
+                pid: None,
+                since: now,
+            },
+            errand,
+            activating: false,
+            deadline: now + self.settings.ready_timeout,
+        });
+    }
+
+    /// Lets a worker finish what it serves.
+    fn drain(&mut self, now: Moment, mut worker: Worker, effects: &mut Vec<Effect>) {
+        worker.since = now;
+        effects.push(Effect::Drain(worker.generation));
+        let shutdown_at = self.settings.drain_deadline.map(|after| now + after);
+        self.leaving.push(Leaving {
+            worker,
+            shutdown_at,
+            kill_at: None,
+            drains: true,
+        });
+    }
+
+    /// Ends a worker that serves nobody.
+    fn end(&mut self, now: Moment, mut worker: Worker, effects: &mut Vec<Effect>) {
+        worker.since = now;
+        if worker.pid.is_some() {
+            effects.push(Effect::Kill(worker.generation));
+        }
+        self.leaving.push(Leaving {
+            worker,
+            shutdown_at: None,
+            kill_at: None,
+            drains: false,
+        });
+    }
+
+    fn recover_if_needed(&mut self, now: Moment) {
+        if self.active.is_some()
+            || self.candidate.is_some()
+            || self.stopping
+            || self.recovery_due.is_some()
+        {
+            return;
+        }
+        self.recovery_due = Some(now + backoff(&self.settings, self.failed_recoveries));
+    }
+}
+
+/// How an active generation leaves its place other than by a rollout.
+enum Departure {
+    /// The process has ended.
+    Gone,
+    /// It said that it ends.
+    Ends,
+    /// It cannot hear us any more: like a worker whose supervisor is gone it finishes and exits.
+    Deaf,
+    /// It left a transfer unanswered: no new sockets for it, but a stall must not cut its streams.
+    Stalled,
+    /// It does not answer a ping either.
+    Hangs,
+}
+
+/// Whether a request of this origin ends a rollout that is under way.
+fn ends_others(by: By) -> bool {
+    matches!(by, By::Person | By::Signal)
+}
+
+/// 250 ms · 2^min(n, 8), at most 10 s (DESIGN, section 10; both ends are settings).
+fn backoff(settings: &Settings, failures: u32) -> Duration {
+    (settings.recovery_min * 2_u32.pow(failures.min(8))).min(settings.recovery_max)
+}

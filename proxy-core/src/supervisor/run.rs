@@ -1,0 +1,399 @@
+//! The main loop: waits for everything at once, then lets it take effect in a fixed order.
+//!
+//! Channels are read before deadlines are looked at, so that a supervisor that was stopped for a
+//! while blames nobody for answers that lie there already.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use staging::home::Home;
+use staging::locks::SupervisorLock;
+use staging::ownership::{ProcessIdentity, SupervisorRecord};
+use tokio::net::UnixListener;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Sleep;
+
+use crate::clock::Moment;
+use crate::config::{self, Config};
+
+use super::api::{self, Command, Door};
+use super::clerk::{Clerk, Filed};
+use super::error::SupervisorError;
+use super::handoff::DEATH_FOLLOWS;
+use super::link::{Heard, Link};
+use super::listener::{ListenError, Listener};
+use super::origin::Origin;
+use super::queue::Queue;
+use super::rollout::{Effect, Event, Generation, Machine, Settings, Target};
+use super::rollouts::Rollouts;
+use super::signals::{Blocked, Said, Signals};
+use super::snapshot::Snapshot;
+use super::status::Counters;
+
+/// Connections taken from one listener before anything else gets a turn.
+const ACCEPTS_A_TURN: usize = 64;
+
+/// How soon a full channel, or a system without descriptors, is tried again.
+pub(super) const RETRY: Duration = Duration::from_millis(2);
+
+/// Runs a supervisor until SIGTERM.
+///
+/// # Errors
+/// When it cannot start.
+pub fn serve(home: Home, blocked: &Blocked) -> Result<(), SupervisorError> {
+    home.create()?;
+    home.check()?;
+    raise_descriptor_limit();
+    let lock = SupervisorLock::try_acquire(&home)?;
+    let origin =
+        Origin::detect().map_err(SupervisorError::system("find this program's own file"))?;
+    let loaded = config::load(&home, &|name| std::env::var_os(name))?;
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(SupervisorError::system("start the runtime"))?;
+    let local = tokio::task::LocalSet::new();
+    local.block_on(&runtime, async {
+        let mut supervisor = Supervisor::start(home, lock, origin, loaded.config, blocked)?;
+        supervisor.run().await;
+        supervisor.clerk.finish();
+        Ok(())
+    })
+}
+
+/// Everything one supervisor holds.
+pub(super) struct Supervisor {
+    pub(super) home: Home,
+    /// Held for life: whoever has it owns the home.
+    _lock: SupervisorLock,
+    pub(super) identity: ProcessIdentity,
+    pub(super) origin: Origin,
+    pub(super) since: jiff::Timestamp,
+    pub(super) config: Rc<Snapshot>,
+    /// The configurations that some generation, or a recovery, may still need, by digest.
+    pub(super) snapshots: HashMap<String, Rc<Snapshot>>,
+    pub(super) machine: Machine,
+    pub(super) effects: Vec<Effect>,
+    pub(super) links: BTreeMap<Generation, Link>,
+    pub(super) queue: Queue<OwnedFd>,
+    pub(super) listeners: Vec<Listener>,
+    pub(super) addresses: Vec<String>,
+    pub(super) rollouts: Rollouts,
+    pub(super) counters: Counters,
+    pub(super) last_failure: Option<String>,
+    pub(super) clerk: Clerk,
+    pub(super) retry_at: Option<Moment>,
+    pub(super) pending_was_looked_at: bool,
+    pub(super) changes: watch::Sender<u64>,
+    pub(super) seen: Option<u64>,
+    filed: mpsc::UnboundedReceiver<Filed>,
+    commands: mpsc::UnboundedReceiver<Command>,
+    signals: Signals,
+    timer: Pin<Box<Sleep>>,
+}
+
+/// What ended a wait. The order of the fields is the order in which they take effect.
+#[derive(Default)]
+struct Woken {
+    heard: Vec<(Generation, Heard)>,
+    exited: Vec<(Generation, String)>,
+    filed: Vec<Filed>,
+    said: Vec<Said>,
+    commands: Vec<Command>,
+    accepted: Vec<OwnedFd>,
+    accept_failed: bool,
+    timer: bool,
+}
+
+impl Woken {
+    fn is_empty(&self) -> bool {
+        self.heard.is_empty()
+            && self.exited.is_empty()
+            && self.filed.is_empty()
+            && self.said.is_empty()
+            && self.commands.is_empty()
+            && self.accepted.is_empty()
+            && !self.accept_failed
+            && !self.timer
+    }
+}
+
+impl Supervisor {
+    fn start(
+        home: Home,
+        lock: SupervisorLock,
+        origin: Origin,
+        config: Config,
+        blocked: &Blocked,
+    ) -> Result<Self, SupervisorError> {
+        let listeners = listen(&config)?;
+        let addresses: Vec<String> = listeners.iter().map(|l| l.address().to_string()).collect();
+        let control = api::bind(&home)?;
+        let identity = ProcessIdentity::current()?;
+        let since = staging::clock::now();
+        lock.announce(
+            &home,
+            &SupervisorRecord {
+                schema: 1,
+                identity: identity.clone(),
+                version: origin.version.clone(),
+                executable: origin.executable.clone(),
+                listeners: addresses.clone(),
+                since,
+            },
+        )?;
+        let signals = blocked
+            .listen()
+            .map_err(SupervisorError::system("read signals"))?;
+        let (filed_sender, filed) = mpsc::unbounded_channel();
+        let clerk = Clerk::start(home.clone(), filed_sender)
+            .map_err(SupervisorError::system("start a thread"))?;
+        let (changes, door_changes) = watch::channel(0);
+        let commands = open_door(control, door_changes);
+        let config = Rc::new(Snapshot::seal(config)?);
+        let target = Target {
+            version: origin.version.clone(),
+            config: config.digest.clone(),
+        };
+        let mut effects = Vec::new();
+        let machine = Machine::start(
+            Moment::now(),
+            settings(&config.config),
+            target,
+            &mut effects,
+        );
+        tracing::info!(
+            version = %origin.version,
+            listen = addresses.join(", "),
+            home = %home.root().display(),
+            "the supervisor runs"
+        );
+        Ok(Self {
+            queue: Queue::new(
+                config.config.rollout.queue_limit,
+                config.config.rollout.queue_timeout,
+            ),
+            snapshots: HashMap::from([(config.digest.clone(), config.clone())]),
+            home,
+            _lock: lock,
+            identity,
+            origin,
+            since,
+            config,
+            machine,
+            effects,
+            links: BTreeMap::new(),
+            listeners,
+            addresses,
+            rollouts: Rollouts::default(),
+            counters: Counters::default(),
+            last_failure: None,
+            clerk,
+            retry_at: None,
+            pending_was_looked_at: false,
+            changes,
+            seen: None,
+            filed,
+            commands,
+            signals,
+            timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
+        })
+    }
+
+    /// One turn after the other, until everything has ended.
+    async fn run(&mut self) {
+        loop {
+            self.settle_turn();
+            if self.machine.is_finished() {
+                break;
+            }
+            let woken = self.wait().await;
+            for (generation, heard) in woken.heard {
+                self.hear(generation, heard);
+            }
+            for (generation, how) in woken.exited {
+                self.bury(generation, how);
+            }
+            for filed in woken.filed {
+                self.note_filed(filed);
+            }
+            for said in woken.said {
+                self.obey_signal(said);
+            }
+            for command in woken.commands {
+                self.answer(command);
+            }
+            for socket in woken.accepted {
+                self.receive(socket);
+            }
+            if woken.accept_failed {
+                self.retry_at = Some(Moment::now() + Duration::from_millis(50));
+            }
+        }
+        for socket in self.queue.drain() {
+            self.counters.rejected_sockets += 1;
+            super::listener::reset(socket);
+        }
+        self.publish();
+        tracing::info!("the supervisor ends");
+    }
+
+    /// What every turn ends with: deadlines, effects, offers, and the news to whoever watches.
+    fn settle_turn(&mut self) {
+        let now = Moment::now();
+        self.check_deadlines(now);
+        self.machine.tick(now, &mut self.effects);
+        self.carry_out();
+        self.offer_waiting(now);
+        self.carry_out();
+        self.publish();
+    }
+
+    /// Waits until at least one thing is to be done, and takes all of them.
+    async fn wait(&mut self) -> Woken {
+        let deadline = self.next_deadline();
+        let now = Moment::now();
+        // Without any deadline one look an hour costs nothing and needs no second way to sleep.
+        let wait = deadline.map_or(Duration::from_secs(3600), |at| at.until(now));
+        self.timer
+            .as_mut()
+            .reset(tokio::time::Instant::now() + wait);
+        std::future::poll_fn(|context| {
+            let woken = self.poll_woken(context);
+            if woken.is_empty() {
+                Poll::Pending
+            } else {
+                Poll::Ready(woken)
+            }
+        })
+        .await
+    }
+
+    fn poll_woken(&mut self, context: &mut Context<'_>) -> Woken {
+        let mut woken = Woken::default();
+        for (generation, link) in &mut self.links {
+            if let Poll::Ready(heard) = link.poll_hear(context) {
+                woken.heard.push((*generation, heard));
+            }
+            if let Poll::Ready(how) = link.process.poll_exit(context) {
+                woken.exited.push((*generation, how));
+            }
+        }
+        while let Poll::Ready(Some(filed)) = self.filed.poll_recv(context) {
+            woken.filed.push(filed);
+        }
+        while let Poll::Ready(said) = self.signals.poll_next(context) {
+            woken.said.push(said);
+        }
+        while let Poll::Ready(Some(command)) = self.commands.poll_recv(context) {
+            woken.commands.push(command);
+        }
+        if self.accepts_now() {
+            for listener in &self.listeners {
+                for _ in 0..ACCEPTS_A_TURN {
+                    match listener.poll_accept(context) {
+                        Poll::Ready(Ok(socket)) => woken.accepted.push(socket),
+                        Poll::Ready(Err(error)) => {
+                            tracing::warn!(%error, "cannot accept; trying again soon");
+                            woken.accept_failed = true;
+                            break;
+                        }
+                        Poll::Pending => break,
+                    }
+                }
+            }
+        }
+        woken.timer = std::future::Future::poll(self.timer.as_mut(), context).is_ready();
+        woken
+    }
+
+    fn next_deadline(&self) -> Option<Moment> {
+        let links = self.links.values().flat_map(|link| {
+            let answer = if link.stalled {
+                None
+            } else {
+                link.transfers.next_deadline()
+            };
+            let closed = link.closed_at.map(|at| at + DEATH_FOLLOWS);
+            [answer, closed, Some(link.liveness.next_deadline())]
+        });
+        links
+            .chain([
+                self.machine.next_deadline(),
+                self.queue.next_deadline(),
+                self.retry_at,
+            ])
+            .flatten()
+            .min()
+    }
+
+    /// Something happened to a worker.
+    pub(super) fn happened(&mut self, generation: Generation, event: Event) {
+        self.machine
+            .handle(Moment::now(), generation, event, &mut self.effects);
+    }
+}
+
+/// The control socket's way to the main loop.
+fn open_door(
+    control: UnixListener,
+    changes: watch::Receiver<u64>,
+) -> mpsc::UnboundedReceiver<Command> {
+    let (commands, receiver) = mpsc::unbounded_channel();
+    tokio::task::spawn_local(api::serve(control, Door { commands, changes }));
+    receiver
+}
+
+fn settings(config: &Config) -> Settings {
+    let rollout = &config.rollout;
+    Settings {
+        ready_timeout: rollout.ready_timeout,
+        drain_deadline: (!rollout.drain_deadline.is_zero()).then_some(rollout.drain_deadline),
+        drain_cap: rollout.drain_cap,
+        recovery_min: rollout.recovery_min,
+        recovery_max: rollout.recovery_max,
+        kill_grace: Duration::from_secs(5),
+    }
+}
+
+/// All addresses or none; only a loopback address of a family that this host does not have is left out.
+fn listen(config: &Config) -> Result<Vec<Listener>, SupervisorError> {
+    let mut listeners = Vec::new();
+    for address in &config.server.listen {
+        let address = address.socket_addr();
+        match Listener::bind(address) {
+            Ok(listener) => listeners.push(listener),
+            Err(error @ ListenError::NoSuchAddress(..))
+                if address.ip().is_loopback() && config.server.listen.len() > 1 =>
+            {
+                tracing::warn!("{error}; going on without it");
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    match (listeners.is_empty(), config.server.listen.first()) {
+        (true, Some(address)) => Err(ListenError::NoSuchAddress(
+            address.socket_addr(),
+            rustix::io::Errno::ADDRNOTAVAIL,
+        )
+        .into()),
+        _ => Ok(listeners),
+    }
+}
+
+/// Streams are descriptors: takes as many as this host allows. Workers inherit it.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
+}

@@ -1,0 +1,150 @@
+//! What the supervisor says about itself.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use control::types::{Place, Rolling, Status};
+use staging::{package, selection, update_state};
+
+use crate::clock::Moment;
+
+use super::clerk::Paper;
+use super::rollout::Worker;
+use super::run::Supervisor;
+
+/// Counts since the supervisor started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Counters {
+    /// Sockets closed because the queue was full or their time in it was over.
+    pub rejected_sockets: u64,
+    /// Transfers that a worker did not complete; the sockets were offered to the next one.
+    pub failed_transfers: u64,
+    /// Idle connections that came back from a worker.
+    pub returned_sockets: u64,
+    /// Channel messages that were dropped.
+    pub dropped_messages: u64,
+}
+
+impl Supervisor {
+    /// The status now; what lies on disk is read for it, and left out where it cannot be.
+    pub(super) fn status(&self) -> Status {
+        let selection = selection::read(&self.home).ok().flatten();
+        let state = update_state::read(&self.home).unwrap_or_default();
+        let newest = package::list(&self.home)
+            .ok()
+            .and_then(|versions| versions.into_iter().next_back());
+        Status {
+            schema: control::types::SCHEMA,
+            supervisor_version: self.origin.version.clone(),
+            supervisor_pid: self.identity.pid,
+            nonce: self.identity.nonce.clone(),
+            listeners: self.addresses.clone(),
+            home: self.home.root().display().to_string(),
+            since: self.since,
+            worker_version: self
+                .machine
+                .active()
+                .map(|active| active.target.version.clone()),
+            disk_package_version: newest,
+            selected_package_version: selection.as_ref().map(|s| s.version.clone()),
+            selected_serial: selection.as_ref().map(|s| s.serial),
+            pinned: selection.is_some_and(|s| s.pinned),
+            validated_version: state.validated.clone(),
+            pending_version: state
+                .pending
+                .as_ref()
+                .map(|pending| pending.version.clone()),
+            candidate_version: self.machine.candidate().map(|c| c.target.version.clone()),
+            rolling: self.rolling(),
+            update: serde_json::json!({
+                "floor": state.floor,
+                "knownBad": state.known_bad.values().map(|bad| &bad.version).collect::<Vec<_>>(),
+                "lastCheck": state.last_check,
+                "nextAttempt": state.next_attempt,
+            }),
+            budget: serde_json::json!({}),
+            telemetry: serde_json::json!({}),
+        }
+    }
+
+    fn rolling(&self) -> Rolling {
+        let machine = &self.machine;
+        Rolling {
+            generation: machine.active().map(|active| active.generation),
+            active: machine.active().map(|worker| self.place(worker)),
+            candidate: machine.candidate().map(|worker| self.place(worker)),
+            standby: None,
+            draining: machine
+                .draining()
+                .map(|worker| self.place(worker))
+                .collect(),
+            queued_sockets: self.queue.len() as u64,
+            pending_transfers: self
+                .links
+                .values()
+                .map(|link| link.transfers.len() as u64)
+                .sum(),
+            rejected_sockets: self.counters.rejected_sockets,
+            failed_transfers: self.counters.failed_transfers,
+            returned_sockets: self.counters.returned_sockets,
+            dropped_messages: self.counters.dropped_messages,
+            last_failure: self.last_failure.clone(),
+            last_rollout: self.rollouts.latest().cloned(),
+        }
+    }
+
+    fn place(&self, worker: &Worker) -> Place {
+        let age = Moment::now().since(worker.since).as_millis();
+        let age = jiff::SignedDuration::from_millis(i64::try_from(age).unwrap_or(i64::MAX));
+        let since = staging::clock::now().checked_sub(age).unwrap_or(self.since);
+        let load = self
+            .links
+            .get(&worker.generation)
+            .map(|link| link.load)
+            .unwrap_or_default();
+        Place {
+            generation: worker.generation,
+            version: worker.target.version.clone(),
+            pid: worker.pid.unwrap_or(0),
+            since,
+            streams: load.exchanges,
+            connections: load.connections,
+        }
+    }
+
+    /// Tells whoever watches, and the snapshot on disk, when something a person would notice changed.
+    pub(super) fn publish(&mut self) {
+        let digest = self.digest();
+        if self.seen == Some(digest) {
+            return;
+        }
+        self.seen = Some(digest);
+        self.changes.send_modify(|count| *count += 1);
+        self.clerk.file(Paper::Snapshot(Box::new(self.status())));
+    }
+
+    /// Of everything that changes at rollouts and failures, not with every connection.
+    fn digest(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        let machine = &self.machine;
+        let workers = machine
+            .active()
+            .into_iter()
+            .chain(machine.candidate())
+            .chain(machine.draining());
+        for worker in workers {
+            (worker.generation, worker.pid, worker.since).hash(&mut hasher);
+        }
+        (
+            machine.active().map(|a| a.generation),
+            machine.candidate().map(|c| c.generation),
+        )
+            .hash(&mut hasher);
+        self.counters.hash(&mut hasher);
+        self.last_failure.hash(&mut hasher);
+        self.rollouts
+            .latest()
+            .map(|record| (record.id, record.steps.len(), record.verdict.is_some()))
+            .hash(&mut hasher);
+        hasher.finish()
+    }
+}

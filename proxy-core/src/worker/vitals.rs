@@ -1,0 +1,79 @@
+//! What this worker says about itself at `/ready` and `/status`.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use staging::home::Home;
+
+use crate::channel::Addressee;
+use crate::gateway::Vitals;
+use crate::relay::Relay;
+
+/// The vital signs of a worker process.
+pub struct WorkerVitals {
+    us: Addressee,
+    version: String,
+    home: Home,
+    active: AtomicBool,
+    dropped: AtomicU64,
+    relay: OnceLock<Relay>,
+}
+
+impl WorkerVitals {
+    /// Of a worker that is not active yet.
+    pub fn new(us: Addressee, version: String, home: Home) -> Self {
+        Self {
+            us,
+            version,
+            home,
+            active: AtomicBool::new(false),
+            dropped: AtomicU64::new(0),
+            relay: OnceLock::new(),
+        }
+    }
+
+    /// From now on the load of `relay` is shown.
+    pub fn watch(&self, relay: &Relay) {
+        // Set once, at the start; a second call would be a second relay, which a worker has not.
+        let _ = self.relay.set(relay.clone());
+    }
+
+    /// Whether new sockets come to this worker.
+    pub fn set_active(&self, active: bool) {
+        self.active.store(active, Ordering::Relaxed);
+    }
+
+    /// A message of the supervisor was not understood.
+    pub fn count_dropped(&self) {
+        self.dropped.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Vitals for WorkerVitals {
+    fn ready(&self) -> bool {
+        self.active.load(Ordering::Relaxed)
+    }
+
+    /// Our own figures, and the supervisor's last snapshot as it lies on disk.
+    fn status(&self) -> serde_json::Value {
+        let load = self.relay.get().map(Relay::load).unwrap_or_default();
+        let supervisor = std::fs::read(self.home.snapshot_file())
+            .ok()
+            .and_then(|bytes| serde_json::from_slice::<serde_json::Value>(&bytes).ok());
+        serde_json::json!({
+            "schema": 1,
+            "worker": {
+                "generation": self.us.generation,
+                "pid": self.us.pid,
+                "version": self.version,
+                "active": self.ready(),
+                "connections": load.connections,
+                "streams": load.exchanges,
+                "requests": load.requests,
+                "local5xx": load.local_5xx,
+                "droppedMessages": self.dropped.load(Ordering::Relaxed),
+            },
+            "supervisor": supervisor,
+        })
+    }
+}

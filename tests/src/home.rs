@@ -1,0 +1,179 @@
+//! A home in a temporary folder, with packages made of the programs under test.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use staging::home::Home;
+use staging::locks::StateLock;
+use staging::pack::{Plan, pack_folder};
+use staging::publish::publish;
+use staging::selection::{self, Change, Selection};
+use staging::stage::StagingFolder;
+use staging::update_state::{self, UpdateState};
+use staging::version::PackageVersion;
+
+use crate::{Tool, binaries};
+
+/// What a faulty package's worker does; see `src/bin/faulty-worker.rs`.
+pub type Fault = &'static str;
+
+/// A home that ends with the test, and so does every process that was started for it.
+pub struct TestHome {
+    folder: tempfile::TempDir,
+    /// The home.
+    pub home: Home,
+}
+
+impl TestHome {
+    /// An empty home, its configuration listening on a free port of loopback.
+    pub fn new() -> Self {
+        let folder = tempfile::Builder::new().prefix("rollproxy-test-").tempdir().unwrap();
+        let home = Home::at(folder.path().join("home"));
+        home.create().unwrap();
+        let test = Self { folder, home };
+        test.configure("");
+        test
+    }
+
+    /// The temporary folder around the home.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Writes `config.toml`: a free port, then `more`.
+    pub fn configure(&self, more: &str) {
+        let text = format!("[server]\nlisten = [\"127.0.0.1:0\"]\n{more}");
+        std::fs::write(self.home.config_file(), text).unwrap();
+    }
+
+    /// Writes `config.toml` so that Anthropic's routes go to `upstream`, then `more`.
+    pub fn configure_upstream(&self, upstream: &str, more: &str) {
+        self.configure(&format!(
+            "[upstreams.anthropic]\nurl = \"{upstream}\"\n[upstreams.openai]\nurl = \"{upstream}\"\n{more}"
+        ));
+    }
+
+    /// Publishes a package of the programs under test as `version`.
+    pub fn install(&self, version: &str) -> PackageVersion {
+        self.install_with(version, binaries().entries(), Vec::new())
+    }
+
+    /// Publishes a package whose `rollproxy` is the faulty worker.
+    pub fn install_faulty(&self, version: &str, fault: Fault) -> PackageVersion {
+        let mut entries = binaries().entries();
+        entries[0].1 = binaries().path("faulty-worker");
+        let extra = vec![("share/fault".to_owned(), self.fault_file(fault))];
+        self.install_with(version, entries, extra)
+    }
+
+    /// A file that tells the faulty worker what to do.
+    pub fn fault_file(&self, fault: Fault) -> PathBuf {
+        let path = self.folder.path().join(format!("fault-{}", fault.replace(' ', "-")));
+        std::fs::write(&path, fault).unwrap();
+        path
+    }
+
+    fn install_with(
+        &self,
+        version: &str,
+        binaries: Vec<(String, PathBuf)>,
+        extra: Vec<(String, PathBuf)>,
+    ) -> PackageVersion {
+        let version: PackageVersion = version.parse().unwrap();
+        let staged = StagingFolder::create(&self.home, &format!("install-{version}")).unwrap();
+        let manifest = pack_folder(&plan(&version, binaries, extra), staged.path()).unwrap();
+        publish(&self.state_lock(), &self.home, staged, &manifest).unwrap();
+        version
+    }
+
+    /// Selects an installed version, as a first install does.
+    pub fn select(&self, version: &str) {
+        let change = Change { version: version.parse().unwrap(), pinned: false, by: "test".into() };
+        selection::write(&self.state_lock(), &self.home, change).unwrap();
+    }
+
+    /// The state lock, as a job holds it.
+    pub fn state_lock(&self) -> StateLock {
+        StateLock::acquire(&self.home, Duration::from_secs(30)).unwrap()
+    }
+
+    /// The selection on disk.
+    pub fn selection(&self) -> Option<Selection> {
+        selection::read(&self.home).unwrap()
+    }
+
+    /// The selected version on disk.
+    pub fn selected(&self) -> Option<String> {
+        self.selection().map(|selection| selection.version.to_string())
+    }
+
+    /// The update state on disk.
+    pub fn state(&self) -> UpdateState {
+        update_state::read(&self.home).unwrap()
+    }
+
+    /// The published versions.
+    pub fn packages(&self) -> Vec<String> {
+        staging::package::list(&self.home).unwrap().iter().map(ToString::to_string).collect()
+    }
+
+    /// What lies in the staging folder: empty after every job.
+    pub fn staging_leftovers(&self) -> Vec<String> {
+        std::fs::read_dir(self.home.staging_dir())
+            .map(|entries| entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect())
+            .unwrap_or_default()
+    }
+
+    /// A program under test, run for this home with nothing else in its environment.
+    pub fn tool(&self, name: &str) -> Tool {
+        Tool::new(binaries().path(name)).env("ROLLPROXY_HOME", self.home.root())
+    }
+
+    /// The processes that run for this home.
+    pub fn processes(&self) -> Vec<i32> {
+        let variable = format!("ROLLPROXY_HOME={}", self.home.root().display());
+        std::fs::read_dir("/proc")
+            .unwrap()
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
+            .filter(|pid| {
+                std::fs::read(format!("/proc/{pid}/environ"))
+                    .is_ok_and(|all| all.split(|byte| *byte == 0).any(|one| one == variable.as_bytes()))
+            })
+            .collect()
+    }
+}
+
+impl Default for TestHome {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for TestHome {
+    fn drop(&mut self) {
+        // Whatever the test started carries this home in its environment: workers included.
+        for pid in self.processes() {
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL);
+        }
+        // Published packages are read-only: an ordinary user must open them to remove them.
+        let _ = staging::files::remove_tree(self.home.root());
+    }
+}
+
+/// A plan for a package of this build.
+pub(crate) fn plan(
+    version: &PackageVersion,
+    binaries: Vec<(String, PathBuf)>,
+    extra: Vec<(String, PathBuf)>,
+) -> Plan {
+    Plan {
+        version: version.clone(),
+        target: staging::TARGET.to_owned(),
+        binaries,
+        extra,
+        commit: rollproxy::COMMIT.to_owned(),
+        compiled_version: rollproxy::COMPILED_VERSION.to_owned(),
+        min_launcher: "0.1.0".parse().unwrap(),
+        level: 1,
+    }
+}

@@ -1,0 +1,179 @@
+//! The feed as a host sees it: signed metadata by a maintained TUF client, archives by our own downloader.
+//!
+//! [`Feed::open`] reads the pinned root, [`Feed::refresh`] brings the metadata up to date, [`Feed::release`] says what a channel
+//! offers, and [`Feed::downloader`] streams the archive. Trust comes from the pinned root alone: neither the server, nor what
+//! lies between, nor the cache in the home can make a host take anything else. [`Feed::cached`] reads the cache without a network.
+
+mod download;
+mod error;
+mod floors;
+mod location;
+mod pin;
+mod release;
+mod store;
+mod transport;
+mod verify;
+
+#[cfg(test)]
+mod tests;
+
+pub use download::{Downloaded, Downloader, Progress};
+pub use error::FeedError;
+pub use location::Location;
+pub use pin::{RootSource, pin_root};
+pub use release::{ArchiveCustom, Ramp, Release};
+pub use verify::Cached;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use sigstore_tuf::{TrustedMetadataSet, Updater, UpdaterConfig};
+use staging::home::Home;
+
+use floors::{Floors, Seen};
+use release::Channel;
+use store::Store;
+use transport::{Client, MetadataTransport};
+
+/// No channel file comes near this many bytes.
+const CHANNEL_FILE_LIMIT: u64 = 64 * 1024;
+
+/// Where the feed is, and how patient to be with it.
+#[derive(Debug, Clone)]
+pub struct FeedSettings {
+    /// Where it is: `file://`, `http://` or `https://`.
+    pub url: Location,
+    /// How long one connection may take to be made.
+    pub connect_timeout: Duration,
+    /// How long one read may bring nothing.
+    pub read_timeout: Duration,
+}
+
+impl FeedSettings {
+    /// Settings for a feed at `url`, with ten seconds to connect and thirty for each read.
+    ///
+    /// # Errors
+    /// [`FeedError::Url`] if it is not a feed's URL.
+    pub fn new(url: &str) -> Result<Self, FeedError> {
+        url.parse().map(Self::at)
+    }
+
+    fn at(url: Location) -> Self {
+        Self {
+            url,
+            connect_timeout: Duration::from_secs(10),
+            read_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// A feed, trusted as far as its pinned root vouches for it.
+#[derive(Debug)]
+pub struct Feed {
+    client: Client,
+    root: pin::PinnedRoot,
+    store: Arc<Store>,
+    floors: Floors,
+    /// Present after a refresh that succeeded.
+    current: Option<(Updater, Timestamp)>,
+}
+
+impl Feed {
+    /// Reads the pinned root and the version floors of `home`. Contacts nobody.
+    ///
+    /// # Errors
+    /// No root pinned, a root or a floors file that cannot be read, a client that cannot be set up.
+    pub fn open(settings: &FeedSettings, home: &Home) -> Result<Self, FeedError> {
+        let root = pin::PinnedRoot::read(home)?;
+        let floors = Floors::read(home, &root)?;
+        Ok(Self {
+            client: Client::new(settings)?,
+            store: Arc::new(Store::new(home.feed())),
+            root,
+            floors,
+            current: None,
+        })
+    }
+
+    /// Brings the metadata up to date with the feed as of `now`, and writes what was verified durably into the home.
+    ///
+    /// # Errors
+    /// [`FeedError`]; after one, what a host trusts is what it trusted before, or newer.
+    pub async fn refresh(&mut self, now: Timestamp) -> Result<(), FeedError> {
+        self.current = None;
+        self.store.begin();
+        let transport = MetadataTransport::new(self.client.clone());
+        let trace = transport.trace();
+        let explain = |error| FeedError::from_tuf(error, &trace, self.client.location());
+        let mut updater = Updater::new(transport, self.root.bytes())
+            .map_err(explain)?
+            .with_config(limits())
+            .with_store(Arc::clone(&self.store));
+        let outcome = updater.refresh(now).await.map_err(explain);
+        // Also after an error: a root that was verified before it stays verified. The error itself is what counts then.
+        let kept = self.keep(updater.trusted());
+        outcome.and(kept)?;
+        self.current = Some((updater, now));
+        Ok(())
+    }
+
+    /// What `channel` offers for `target`, or `None` if the feed has no such channel for it.
+    ///
+    /// # Errors
+    /// [`FeedError::NotRefreshed`] before a refresh; a channel file that is malformed or disagrees with the archive it names.
+    pub async fn release(&mut self, channel: &str, target: &str) -> Result<Option<Release>, FeedError> {
+        let (updater, now) = self.current.as_mut().ok_or(FeedError::NotRefreshed)?;
+        let channel = Channel::new(channel, target)?;
+        let explain = |error| FeedError::from_tuf_target(error, channel.name(), self.client.location());
+        let Some(file) = updater.get_target_info(channel.name(), *now).await.map_err(explain)? else {
+            return Ok(None);
+        };
+        if file.length > CHANNEL_FILE_LIMIT {
+            return Err(channel.malformed("it is larger than 64 KiB"));
+        }
+        let bytes = match updater.find_cached_target(&file, channel.name()) {
+            Some(bytes) => bytes,
+            None => updater.download_target(&file, channel.name()).await.map_err(explain)?,
+        };
+        self.store.commit()?;
+        let offer = channel.parse(&bytes)?;
+        let archive = updater.get_target_info(&offer.archive, *now).await.map_err(explain)?;
+        let archive = archive.ok_or_else(|| FeedError::ArchiveMissing {
+            archive: offer.archive.clone(),
+        })?;
+        let consistent = updater.trusted().root().consistent_snapshot;
+        channel.release(offer, &archive, consistent).map(Some)
+    }
+
+    /// Something that streams this feed's archives.
+    pub fn downloader(&self) -> Downloader {
+        Downloader::new(self.client.clone())
+    }
+
+    /// Verifies the cached metadata of `home` from its pinned root, without a network and whatever the time is: what `check
+    /// --self-test` of a new updater does, so that no update can take away the next one. An empty cache is fine.
+    ///
+    /// # Errors
+    /// A root, floors or metadata in the home that this build cannot read.
+    pub fn cached(home: &Home) -> Result<Cached, FeedError> {
+        let root = pin::PinnedRoot::read(home)?;
+        Floors::read(home, &root)?;
+        Cached::read(&Store::new(home.feed()), &root)
+    }
+
+    /// Judges what was just verified by the floors, and writes both.
+    fn keep(&mut self, trusted: &TrustedMetadataSet) -> Result<(), FeedError> {
+        let seen = Seen::of(trusted);
+        self.floors.judge(&seen)?;
+        // The floors first: if the power goes between the two, the cache is older than the floors, and is refreshed.
+        self.floors.raise(&seen)?;
+        self.store.commit()
+    }
+}
+
+fn limits() -> UpdaterConfig {
+    let mut config = UpdaterConfig::default();
+    config.target_max_length = CHANNEL_FILE_LIMIT;
+    config
+}

@@ -1,0 +1,274 @@
+//! What a channel offers: from signed bytes to a [`Release`], and every way they can contradict themselves. Pure.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use sigstore_tuf::TargetFile;
+use staging::digest;
+use staging::version::PackageVersion;
+
+use super::FeedError;
+
+/// The newest schema of channel files and of an archive's `custom` that this build knows.
+const SCHEMA: u64 = 1;
+/// Characters of notes that are kept.
+const NOTES_LIMIT: usize = 4000;
+
+/// A version that a channel offers, and how to recognise its archive.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Release {
+    /// The version.
+    pub version: PackageVersion,
+    /// The target name of its archive.
+    pub archive: String,
+    /// Bytes of the archive.
+    pub length: u64,
+    /// SHA-256 of the archive, lower-case hex.
+    pub sha256: String,
+    /// What people should know about it: text without control characters but line feeds.
+    pub notes: String,
+    /// What the publisher says about when and where to take it.
+    pub custom: ArchiveCustom,
+    /// The archive's file below the feed's `targets/`.
+    #[serde(skip)]
+    pub(super) path: String,
+}
+
+/// What the feed says about an archive in its `custom` field.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ArchiveCustom {
+    /// The version in the archive.
+    pub version: PackageVersion,
+    /// The lowest version that may update to it directly; a lower one needs a step between.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub minimum_version: Option<PackageVersion>,
+    /// Which share of hosts takes it, and how that share grows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ramp: Option<Ramp>,
+    /// Why no update leads on from this version without a person.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dead_end: Option<String>,
+}
+
+/// A rollout over time: from `share` percent of hosts at `start` to all of them `durationMs` later.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Ramp {
+    /// When it starts; before that no host takes the version.
+    pub start: Timestamp,
+    /// The share of hosts at the start, in percent, 0 to 100.
+    pub share: u8,
+    /// Milliseconds from the start until every host takes it.
+    pub duration_ms: u64,
+}
+
+/// The words of a channel file.
+#[derive(Debug, Deserialize)]
+pub(super) struct Offer {
+    pub(super) version: PackageVersion,
+    pub(super) archive: String,
+    #[serde(default)]
+    pub(super) notes: String,
+}
+
+/// One channel for one target triple.
+#[derive(Debug)]
+pub(super) struct Channel {
+    target: String,
+    name: String,
+}
+
+impl Channel {
+    pub(super) fn new(channel: &str, target: &str) -> Result<Self, FeedError> {
+        for name in [channel, target] {
+            let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_".contains(c);
+            if name.is_empty() || name.len() > 64 || !name.chars().all(plain) || name.starts_with('-') {
+                return Err(FeedError::ChannelName {
+                    name: name.chars().take(64).collect(),
+                });
+            }
+        }
+        Ok(Self {
+            target: target.to_owned(),
+            name: format!("rollproxy/{target}/{channel}.json"),
+        })
+    }
+
+    /// The target name of the channel's file.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn malformed(&self, reason: impl Into<String>) -> FeedError {
+        FeedError::Channel {
+            name: self.name.clone(),
+            reason: reason.into(),
+        }
+    }
+
+    /// Reads the channel's file. Its archive must be that of its version.
+    pub(super) fn parse(&self, bytes: &[u8]) -> Result<Offer, FeedError> {
+        check_schema(bytes).map_err(|reason| self.malformed(reason))?;
+        let offer: Offer = serde_json::from_slice(bytes).map_err(|e| self.malformed(e.to_string()))?;
+        let archive = format!("rollproxy/{}/{}.tar.gz", self.target, offer.version);
+        if offer.archive != archive {
+            return Err(FeedError::Contradiction {
+                name: format!("version {} of {}", offer.version, self.name),
+                said: archive,
+                other: "its archive field".to_owned(),
+                otherwise: clean(&offer.archive, 200),
+            });
+        }
+        Ok(offer)
+    }
+
+    /// Puts the channel's offer and what the feed says about its archive together.
+    pub(super) fn release(&self, offer: Offer, archive: &TargetFile, consistent: bool) -> Result<Release, FeedError> {
+        let malformed = |reason: String| FeedError::Channel {
+            name: offer.archive.clone(),
+            reason,
+        };
+        let sha256 = archive.hashes.get("sha256").map(|hash| hash.to_ascii_lowercase());
+        let sha256 = sha256
+            .filter(|hash| digest::is_digest(hash))
+            .ok_or_else(|| malformed("it has no SHA-256".to_owned()))?;
+        let custom = archive.custom.as_ref().ok_or_else(|| malformed("it has no custom field".to_owned()))?;
+        let text = custom.to_string();
+        check_schema(text.as_bytes()).map_err(malformed)?;
+        let custom: ArchiveCustom = serde_json::from_str(&text).map_err(|e| malformed(e.to_string()))?;
+        if custom.version != offer.version {
+            return Err(FeedError::Contradiction {
+                name: self.name.clone(),
+                said: offer.version.to_string(),
+                other: offer.archive,
+                otherwise: custom.version.to_string(),
+            });
+        }
+        if custom.ramp.as_ref().is_some_and(|ramp| ramp.share > 100) {
+            return Err(malformed("its ramp starts above 100 percent".to_owned()));
+        }
+        Ok(Release {
+            path: file_of(&offer.archive, &sha256, consistent),
+            version: offer.version,
+            archive: offer.archive,
+            length: archive.length,
+            sha256,
+            notes: clean(&offer.notes, NOTES_LIMIT),
+            custom,
+        })
+    }
+}
+
+/// Where a target's file lies: with consistent snapshots its digest is part of its name.
+fn file_of(archive: &str, sha256: &str, consistent: bool) -> String {
+    match archive.rsplit_once('/') {
+        Some((folder, base)) if consistent => format!("{folder}/{sha256}.{base}"),
+        _ => archive.to_owned(),
+    }
+}
+
+/// A newer schema is refused by name, before anything else in it is looked at.
+fn check_schema(json: &[u8]) -> Result<(), String> {
+    #[derive(Deserialize)]
+    struct Head {
+        schema: u64,
+    }
+    let head: Head = serde_json::from_slice(json).map_err(|e| e.to_string())?;
+    match head.schema {
+        0 => Err("schema 0 never existed".to_owned()),
+        schema if schema > SCHEMA => Err(format!("it is of schema {schema}, and this version knows up to {SCHEMA}")),
+        _ => Ok(()),
+    }
+}
+
+fn clean(text: &str, limit: usize) -> String {
+    text.chars().filter(|c| *c == '\n' || !c.is_control()).take(limit).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    const TRIPLE: &str = "x86_64-unknown-linux-gnu";
+
+    fn channel() -> Channel {
+        Channel::new("stable", TRIPLE).unwrap()
+    }
+
+    fn offer(version: &str, archive: &str) -> Result<Offer, FeedError> {
+        let file = json!({"schema": 1, "version": version, "archive": archive, "notes": "a\u{1b}[31mb\nc"});
+        channel().parse(file.to_string().as_bytes())
+    }
+
+    fn target(custom: Value) -> TargetFile {
+        let hash = "AB".repeat(32);
+        serde_json::from_value(json!({"length": 7, "hashes": {"sha256": hash}, "custom": custom})).unwrap()
+    }
+
+    fn archive(version: &str) -> String {
+        format!("rollproxy/{TRIPLE}/{version}.tar.gz")
+    }
+
+    #[test]
+    fn an_offer_and_its_archive_make_a_release() {
+        let offer = offer("1.2.0", &archive("1.2.0")).unwrap();
+        let custom = json!({
+            "schema": 1, "version": "1.2.0", "minimumVersion": "1.0.0", "deadEnd": "moves to 2", "later": true,
+            "ramp": {"start": "2030-01-01T00:00:00Z", "share": 5, "durationMs": 3_600_000},
+        });
+        let release = channel().release(offer, &target(custom), true).unwrap();
+        assert_eq!(release.path, format!("rollproxy/{TRIPLE}/{}.1.2.0.tar.gz", "ab".repeat(32)));
+        assert_eq!(release.notes, "a[31mb\nc");
+        assert_eq!(release.custom.minimum_version.unwrap().to_string(), "1.0.0");
+        assert_eq!(release.custom.ramp.unwrap().share, 5);
+        assert_eq!(release.custom.dead_end.unwrap(), "moves to 2");
+    }
+
+    #[test]
+    fn versions_must_agree_everywhere() {
+        assert!(matches!(offer("9.9.0", &archive("1.2.0")), Err(FeedError::Contradiction { .. })));
+        let other_triple = archive("1.2.0").replace("x86_64", "aarch64");
+        assert!(matches!(offer("1.2.0", &other_triple), Err(FeedError::Contradiction { .. })));
+        let offer = offer("9.9.0", &archive("9.9.0")).unwrap();
+        let refused = channel().release(offer, &target(json!({"schema": 1, "version": "1.2.0"})), true);
+        assert!(matches!(refused, Err(FeedError::Contradiction { .. })));
+    }
+
+    #[test]
+    fn what_is_malformed_or_newer_is_named() {
+        for bad in [
+            json!({"schema": 2, "version": "1.2.0", "archive": archive("1.2.0")}),
+            json!({"schema": 0, "version": "1.2.0", "archive": archive("1.2.0")}),
+            json!({"version": "1.2.0", "archive": archive("1.2.0")}),
+            json!({"schema": 1, "version": "v1", "archive": archive("1.2.0")}),
+            json!({"schema": 1, "version": "1.2.0"}),
+            json!([]),
+        ] {
+            let refused = channel().parse(bad.to_string().as_bytes());
+            assert!(matches!(refused, Err(FeedError::Channel { .. })), "{bad}");
+        }
+        for custom in [
+            Value::Null,
+            json!({"schema": 2, "version": "1.2.0"}),
+            json!({"schema": 1}),
+            json!({"schema": 1, "version": "1.2.0", "ramp": {"start": "2030-01-01T00:00:00Z", "share": 101, "durationMs": 1}}),
+        ] {
+            let offer = offer("1.2.0", &archive("1.2.0")).unwrap();
+            let refused = channel().release(offer, &target(custom.clone()), true);
+            assert!(matches!(refused, Err(FeedError::Channel { .. })), "{custom}");
+        }
+        let without_digest = serde_json::from_value(json!({"length": 7, "hashes": {"sha512": "00"}})).unwrap();
+        let offer = offer("1.2.0", &archive("1.2.0")).unwrap();
+        assert!(channel().release(offer, &without_digest, true).is_err());
+    }
+
+    #[test]
+    fn channel_names_stay_in_their_folder() {
+        for bad in ["", "../x", "a/b", "Stable", "a.b", "-a"] {
+            assert!(Channel::new(bad, TRIPLE).is_err(), "{bad:?}");
+            assert!(Channel::new("stable", bad).is_err(), "{bad:?}");
+        }
+    }
+}

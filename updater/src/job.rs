@@ -1,0 +1,478 @@
+//! One check, top to bottom: lock, feed, policy, journal, staging, publish, pending, rollout, verdict.
+//!
+//! Nothing here writes the selection while a supervisor runs: that is the supervisor's, when the verdict is kept. So
+//! wherever this process dies, what is selected is a proven version.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use control::Verdict;
+use staging::home::Home;
+use staging::journal::{self, Journal, State};
+use staging::locks::{StateLock, UpdaterLock};
+use staging::ownership::{self, Ownership, ProcessIdentity, SupervisorRecord};
+use staging::policy::Offer;
+use staging::publish;
+use staging::report::{Exit, Failure, Format, line, note};
+use staging::selection::{self, Change, Selection};
+use staging::stage::StagingFolder;
+use staging::update_state::{self, LastCheck};
+use staging::version::PackageVersion;
+use staging::{TARGET, clock, package};
+
+use crate::answer::{Answer, millis};
+use crate::ask::{self, Seen};
+use crate::bring::{self, Brought};
+use crate::feed::{Downloader, Feed, FeedError, FeedSettings, Release};
+use crate::interrupt::{self, Interrupt};
+use crate::policy::{self, Choice, Facts};
+use crate::retry::{self, retrying};
+use crate::settings::Settings;
+use crate::adopt;
+
+/// How long another holder of the state lock is waited for.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+/// Finished jobs that the journal remembers.
+const JOBS_KEPT: usize = 50;
+
+/// What a check was asked to do.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Only say whether an update is available.
+    pub dry_run: bool,
+    /// Ask the feed even before the next attempt is due.
+    pub now: bool,
+    /// How to answer.
+    pub format: Format,
+}
+
+/// One check, and what came of it. Never an `Err`: a failure is an answer too.
+pub async fn check(home: &Home, options: &Options) -> Answer {
+    let begun = Instant::now();
+    let mut answer = Answer::default();
+    if let Err(failure) = run(home, options, &mut answer).await {
+        answer.fail(failure);
+    }
+    answer.total_ms = millis(begun.elapsed());
+    answer
+}
+
+/// What stood when the check began: everything later is bound to it.
+struct Before {
+    ownership: Ownership,
+    supervisor: Option<SupervisorRecord>,
+    selection: Option<Selection>,
+}
+
+impl Before {
+    fn look(home: &Home) -> Result<Self, Failure> {
+        let ownership = Ownership::observe(home)?;
+        let supervisor = match ownership.supervisor() {
+            // The record of exactly this supervisor, or none: it may have been replaced between the two looks.
+            Some(identity) => ownership::read_supervisor(home)?
+                .filter(|record| record.identity == *identity),
+            None => None,
+        };
+        Ok(Self {
+            ownership,
+            supervisor,
+            selection: selection::read(home)?,
+        })
+    }
+
+    fn selected(&self) -> Option<&PackageVersion> {
+        self.selection.as_ref().map(|selection| &selection.version)
+    }
+
+    fn serial(&self) -> Option<u64> {
+        self.selection.as_ref().map(|selection| selection.serial)
+    }
+
+    fn running(&self) -> Option<&PackageVersion> {
+        self.supervisor.as_ref().map(|record| &record.version)
+    }
+
+    /// The state lock, held while everything is still as it was.
+    fn unchanged(&self, home: &Home) -> Result<StateLock, Failure> {
+        let lock = StateLock::acquire(home, LOCK_TIMEOUT)?;
+        self.ownership.recheck(&lock, home)?;
+        Ok(lock)
+    }
+}
+
+async fn run(home: &Home, options: &Options, answer: &mut Answer) -> Result<(), Failure> {
+    home.check()?;
+    let settings = Settings::read(home)?;
+    for key in &settings.unknown {
+        note(&format!(
+            "warning: {}: update.{key} is unknown here and not used",
+            settings.file.display()
+        ));
+    }
+    let feed = FeedSettings::new(settings.feed()?)?;
+    let mut interrupt = Interrupt::listen().map_err(|source| {
+        let why = format!("listening for signals: {source}");
+        Failure::new("SIGNALS", why, Exit::Failed, true)
+    })?;
+    let lock = UpdaterLock::try_acquire(home)?;
+    let before = Before::look(home)?;
+    answer.previous = before.selected().cloned();
+    if options.dry_run {
+        return look(home, options, &settings, &feed, &before, &mut interrupt, answer)
+            .await
+            .map(drop);
+    }
+    tidy(home)?;
+    let update = Update {
+        home,
+        options,
+        settings: &settings,
+        before: &before,
+        identity: lock.identity(),
+    };
+    let result = match early(home, options) {
+        Some(failure) => return Err(failure),
+        None => match look(home, options, &settings, &feed, &before, &mut interrupt, answer).await {
+            Ok(Some(found)) => update.install(found, &mut interrupt, answer).await,
+            Ok(None) => Ok(()),
+            Err(failure) => Err(failure),
+        },
+    };
+    remember(home, answer, result.as_ref().err())?;
+    result
+}
+
+/// Ends what earlier jobs left unfinished. We hold the updater's lock: none of them still runs.
+fn tidy(home: &Home) -> Result<(), Failure> {
+    for record in journal::unfinished(home)? {
+        let step = record.step.clone();
+        Journal::resume(home, record)?.record(
+            State::Interrupted,
+            &step,
+            Some("its process ended before the job did"),
+        )?;
+    }
+    journal::prune(home, JOBS_KEPT)?;
+    StagingFolder::reap_dead(home)?;
+    let lock = StateLock::acquire(home, LOCK_TIMEOUT)?;
+    publish::finish_interrupted(&lock, home)?;
+    Ok(())
+}
+
+/// The refusal of a run that comes before its time.
+fn early(home: &Home, options: &Options) -> Option<Failure> {
+    let state = update_state::read(home).ok()?;
+    let until = policy::too_early(&state, clock::now()).filter(|_| !options.now)?;
+    Some(Failure::new(
+        "TOO_EARLY",
+        format!("the last check failed for a passing cause; the next one is due at {until} (--now does not wait)"),
+        Exit::Deferred,
+        true,
+    ))
+}
+
+/// What is to be installed.
+struct Found {
+    release: Release,
+    downloader: Downloader,
+    /// Whether it is published already.
+    here: bool,
+}
+
+/// Asks the feed and decides. None = nothing is to be done, and the answer says why.
+async fn look(
+    home: &Home,
+    options: &Options,
+    settings: &Settings,
+    feed: &FeedSettings,
+    before: &Before,
+    interrupt: &mut Interrupt,
+    answer: &mut Answer,
+) -> Result<Option<Found>, Failure> {
+    let mut feed = Feed::open(feed, home)?;
+    let ask = async || -> Result<Option<Release>, FeedError> {
+        feed.refresh(clock::now()).await?;
+        feed.release(&settings.channel, TARGET).await
+    };
+    let asked = interrupt.unless(retrying(retry::WITHIN_A_RUN, ask)).await?;
+    let Some(release) = asked else {
+        say(options, &format!("the channel {} has nothing for {TARGET}", settings.channel));
+        answer.end("noRelease", Exit::Done);
+        return Ok(None);
+    };
+    answer.version = Some(release.version.clone());
+    let offer = Offer {
+        version: release.version.clone(),
+        archive: release.sha256.clone(),
+    };
+    let state = update_state::read(home)?;
+    let installed = package::list(home)?;
+    let facts = Facts {
+        selection: before.selection.as_ref(),
+        state: &state,
+        running: before.running(),
+        installed: &installed,
+    };
+    let here = match policy::choose(&offer, release.custom.minimum_version.as_ref(), facts) {
+        Choice::Skip(skip) => {
+            say(options, &skip.to_string());
+            answer.end(policy::word(&skip), Exit::Done);
+            return Ok(None);
+        }
+        Choice::Barrier { minimum, current } => {
+            return Err(Failure::new(
+                "BELOW_MINIMUM",
+                format!(
+                    "{} can be updated to from {minimum} on, and {current} runs here; install a version between first",
+                    release.version
+                ),
+                Exit::Failed,
+                false,
+            ));
+        }
+        Choice::Roll => true,
+        Choice::Install => false,
+    };
+    if options.dry_run {
+        say(
+            options,
+            &format!("{} is available (selected: {})", release.version, shown(before.selected())),
+        );
+        answer.end("available", Exit::Available);
+        return Ok(None);
+    }
+    Ok(Some(Found {
+        release,
+        downloader: feed.downloader(),
+        here,
+    }))
+}
+
+/// One update, from a release to a verdict.
+struct Update<'a> {
+    home: &'a Home,
+    options: &'a Options,
+    settings: &'a Settings,
+    before: &'a Before,
+    identity: &'a ProcessIdentity,
+}
+
+impl Update<'_> {
+    /// The journal around the update.
+    async fn install(
+        &self,
+        found: Found,
+        interrupt: &mut Interrupt,
+        answer: &mut Answer,
+    ) -> Result<(), Failure> {
+        let job = job_id(self.identity);
+        let mut journal = Journal::open(self.home, &job, "check", self.identity)?;
+        journal.set_version(&found.release.version);
+        journal.record(State::Started, "begin", None)?;
+        answer.job = Some(job.clone());
+        let result = self.steps(&job, found, &mut journal, interrupt, answer).await;
+        let step = journal.current().step.clone();
+        let (state, cause) = match &result {
+            Ok(()) => (State::Ended, answer.outcome.clone()),
+            Err(failure) if failure.code == interrupt::CODE => {
+                (State::Cancelled, failure.message.clone())
+            }
+            Err(failure) => (State::Ended, format!("{}: {}", failure.code, failure.message)),
+        };
+        // What the update ended with weighs more than that it could not be written down.
+        let written = journal.record(state, &step, Some(&cause));
+        result.and_then(|()| Ok(written?))
+    }
+
+    async fn steps(
+        &self,
+        job: &str,
+        found: Found,
+        journal: &mut Journal,
+        interrupt: &mut Interrupt,
+        answer: &mut Answer,
+    ) -> Result<(), Failure> {
+        let version = &found.release.version;
+        if let Some(supervisor) = &self.before.supervisor {
+            adopt::ensure(self.home, supervisor, self.before.selected(), job, || {
+                self.before.unchanged(self.home)
+            })?;
+        }
+        if !found.here {
+            journal.record(State::Started, "stage", None)?;
+            let brought = self.bring(job, &found, interrupt, answer).await?;
+            journal.record(State::Started, "publish", None)?;
+            self.publish(brought)?;
+        }
+        journal.record(State::Started, "pending", None)?;
+        let Some(supervisor) = self.set_pending(version, job, &found.release.sha256)? else {
+            return self.without_supervisor(version, answer);
+        };
+        journal.record(State::Waiting, "rollout", None)?;
+        let asked = self.ask(version, job, supervisor);
+        let verdict = interrupt.unless(asked).await?;
+        answer.verdict = Some(verdict.clone());
+        ask::kept(&verdict, self.before.selected())?;
+        ask::verify(self.home, version)?;
+        self.say(&format!(
+            "{version} is active and selected (before: {})",
+            shown(self.before.selected())
+        ));
+        answer.end("updated", Exit::Done);
+        Ok(())
+    }
+
+    /// Downloads, unpacks and validates.
+    async fn bring(
+        &self,
+        job: &str,
+        found: &Found,
+        interrupt: &mut Interrupt,
+        answer: &mut Answer,
+    ) -> Result<Brought, Failure> {
+        let release = &found.release;
+        self.say(&format!("downloading {} ({} bytes)", release.version, release.length));
+        let order = bring::Order {
+            home: self.home,
+            job,
+            release,
+            downloader: &found.downloader,
+            limits: self.settings.limits,
+            format: self.options.format,
+        };
+        let brought = bring::bring(order, interrupt).await?;
+        answer.bytes = brought.fetched;
+        answer.download_ms = millis(brought.downloading);
+        answer.staging_ms = millis(brought.staging);
+        self.say(&format!(
+            "{} is validated ({} bytes fetched in {} ms, staged in {} ms)",
+            release.version, answer.bytes, answer.download_ms, answer.staging_ms
+        ));
+        Ok(brought)
+    }
+
+    /// Moves the staging folder to its place among the packages, if everything is still as it was.
+    fn publish(&self, brought: Brought) -> Result<(), Failure> {
+        let lock = self.before.unchanged(self.home)?;
+        publish::publish(&lock, self.home, brought.folder, &brought.manifest)?;
+        drop(lock);
+        remove_download(&brought.archive);
+        Ok(())
+    }
+
+    /// Sets the version pending, if everything is still as it was. Says who is to be asked for the rollout.
+    fn set_pending(
+        &self,
+        version: &PackageVersion,
+        job: &str,
+        digest: &str,
+    ) -> Result<Option<&ProcessIdentity>, Failure> {
+        let lock = self.before.unchanged(self.home)?;
+        update_state::set_pending(&lock, self.home, version, job, digest)?;
+        Ok(self.before.ownership.supervisor())
+    }
+
+    async fn ask(
+        &self,
+        version: &PackageVersion,
+        job: &str,
+        supervisor: &ProcessIdentity,
+    ) -> Result<Verdict, Failure> {
+        let (home, version, job) = (self.home.clone(), version.clone(), job.to_owned());
+        let seen = Seen {
+            nonce: supervisor.nonce.clone(),
+            serial: self.before.serial(),
+        };
+        let options = *self.options;
+        let asked = tokio::task::spawn_blocking(move || {
+            ask::rollout(&home, &version, &job, seen, &mut |step| {
+                let detail = step.detail.as_ref().map(|detail| format!(": {detail}"));
+                say(&options, &format!("{} {}{}", step.step, step.version, detail.unwrap_or_default()));
+            })
+        });
+        asked.await.unwrap_or_else(|stopped| {
+            let why = format!("asking for the rollout stopped: {stopped}");
+            Err(Failure::new("ASKING", why, Exit::Unverified, true))
+        })
+    }
+
+    /// Nobody runs: the first version is selected at once, for it has no traffic to prove itself on; any other waits.
+    fn without_supervisor(
+        &self,
+        version: &PackageVersion,
+        answer: &mut Answer,
+    ) -> Result<(), Failure> {
+        if self.before.selection.is_some() {
+            self.say(&format!(
+                "{version} is pending: no supervisor runs, the next one starts {} and then rolls to it",
+                shown(self.before.selected())
+            ));
+            answer.end("pending", Exit::Done);
+            return Ok(());
+        }
+        let lock = self.before.unchanged(self.home)?;
+        let change = Change {
+            version: version.clone(),
+            pinned: false,
+            by: "job".to_owned(),
+        };
+        selection::write_if_serial(&lock, self.home, None, change)?;
+        update_state::modify(&lock, self.home, |state| state.pending = None)?;
+        self.say(&format!("{version} is installed and selected; start it with `rollproxy serve`"));
+        answer.end("installed", Exit::Done);
+        Ok(())
+    }
+
+    fn say(&self, text: &str) {
+        say(self.options, text);
+    }
+}
+
+/// Writes what came of the check, and when the next one may begin.
+fn remember(home: &Home, answer: &Answer, failure: Option<&Failure>) -> Result<(), Failure> {
+    let now = clock::now();
+    let lock = StateLock::acquire(home, LOCK_TIMEOUT)?;
+    update_state::modify(&lock, home, |state| {
+        // Deferred is nobody's failure: whoever comes next may try at once.
+        let passing = failure.is_some_and(|failure| failure.retry && failure.exit == Exit::Failed);
+        if passing {
+            state.failed_attempts = state.failed_attempts.saturating_add(1);
+            state.next_attempt = Some(retry::next_attempt(now, state.failed_attempts));
+        } else {
+            state.failed_attempts = 0;
+            state.next_attempt = None;
+        }
+        state.last_check = Some(LastCheck {
+            at: now,
+            outcome: failure.map_or_else(|| answer.outcome.clone(), |failure| failure.code.clone()),
+            offered: answer.version.clone(),
+        });
+    })?;
+    Ok(())
+}
+
+/// A published archive is not needed again. If it cannot be removed, the next download removes it.
+fn remove_download(archive: &Path) {
+    let _ = std::fs::remove_file(archive);
+}
+
+/// Unique among all jobs: the time for people, the nonce for the rest.
+fn job_id(identity: &ProcessIdentity) -> String {
+    let nonce: String = identity
+        .nonce
+        .chars()
+        .filter(char::is_ascii_alphanumeric)
+        .take(8)
+        .collect();
+    format!("{}-{nonce}", clock::now().strftime("%Y%m%dT%H%M%SZ"))
+}
+
+fn say(options: &Options, text: &str) {
+    if options.format == Format::Text {
+        line(text);
+    }
+}
+
+fn shown(version: Option<&PackageVersion>) -> String {
+    version.map_or_else(|| "nothing".to_owned(), ToString::to_string)
+}
