@@ -268,7 +268,7 @@ mod tests {
             }),
         ];
         for (code, break_it) in cases {
-            let folder = tempfile::tempdir().unwrap();
+            let folder = crate::scratch::Scratch::new();
             let root = folder.path().join("package");
             let manifest = pack_folder(&plan(folder.path(), "1.0.0"), &root).unwrap();
             verify(&root, &manifest).unwrap();

@@ -87,7 +87,7 @@ mod tests {
         hasher.update(b"a");
         hasher.update(b"bc");
         assert_eq!(hasher.finish(), known);
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::scratch::Scratch::new();
         let path = folder.path().join("abc");
         std::fs::write(&path, "abc").unwrap();
         assert_eq!(of_file(&path).unwrap(), (3, known.to_owned()));

@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn absent_is_none_and_written_is_read_back() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::scratch::Scratch::new();
         let path = folder.path().join("note.json");
         assert_eq!(read::<Note>(&path).unwrap(), None);
         write(&path, &note()).unwrap();
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_newer_schema_is_refused_by_name_even_if_nothing_else_fits() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::scratch::Scratch::new();
         let path = folder.path().join("note.json");
         std::fs::write(&path, r#"{"schema":3,"shape":"unknown"}"#).unwrap();
         let error = read::<Note>(&path).unwrap_err();
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn an_older_schema_and_unknown_fields_are_read() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::scratch::Scratch::new();
         let path = folder.path().join("note.json");
         std::fs::write(
             &path,
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn empty_truncated_and_schemaless_files_are_errors_that_name_the_file() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::scratch::Scratch::new();
         let path = folder.path().join("note.json");
         let whole = serde_json::to_vec(&note()).unwrap();
         for length in 0..whole.len() {
@@ -256,7 +256,7 @@ mod tests {
         fn random_corruption_is_an_error_or_what_the_bytes_say_but_never_a_default(
             at in 0usize..40, byte in any::<u8>(), tail in proptest::collection::vec(any::<u8>(), 0..8)
         ) {
-            let folder = tempfile::tempdir().unwrap();
+            let folder = crate::scratch::Scratch::new();
             let path = folder.path().join("note.json");
             let mut bytes = serde_json::to_vec(&note()).unwrap();
             let at = at % bytes.len();

@@ -21,8 +21,10 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut temp = tempfile::Builder::new()
         .prefix(&prefix)
         .suffix(".tmp")
-        .permissions(Permissions::from_mode(0o600))
         .tempfile_in(folder)?;
+    // The mode given at creation passes through the umask.
+    temp.as_file()
+        .set_permissions(Permissions::from_mode(0o600))?;
     temp.write_all(bytes)?;
     temp.as_file().sync_all()?;
     temp.persist(path).map_err(|error| error.error)?;
@@ -102,7 +104,7 @@ mod tests {
 
     #[test]
     fn writing_replaces_as_a_whole_leaves_no_litter_and_is_private() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::scratch::Scratch::new();
         let path = folder.path().join("x.json");
         write_atomic(&path, b"one").unwrap();
         write_atomic(&path, b"two").unwrap();
@@ -116,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_failed_write_leaves_the_old_file_and_no_litter() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::scratch::Scratch::new();
         let path = folder.path().join("x");
         fs::create_dir(&path).unwrap();
         fs::write(path.join("inside"), "kept").unwrap();
@@ -127,7 +129,7 @@ mod tests {
 
     #[test]
     fn read_only_trees_go_and_links_are_not_followed() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::scratch::Scratch::new();
         let outside = folder.path().join("outside");
         fs::create_dir(&outside).unwrap();
         fs::write(outside.join("precious"), "").unwrap();
@@ -146,7 +148,7 @@ mod tests {
 
     #[test]
     fn create_private_says_whether_it_made_the_folder() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::scratch::Scratch::new();
         let path = folder.path().join("p");
         assert!(create_private(&path).unwrap());
         assert!(!create_private(&path).unwrap());

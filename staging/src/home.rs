@@ -455,7 +455,7 @@ mod tests {
 
     #[test]
     fn create_makes_a_private_tree_twice_and_check_accepts_it() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::scratch::Scratch::new();
         let home = Home::at(folder.path().join("deep/home"));
         assert!(matches!(home.check(), Err(HomeError::Missing { .. })));
         home.create().unwrap();
@@ -469,7 +469,7 @@ mod tests {
 
     #[test]
     fn anything_writable_by_others_is_refused_with_the_chmod() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::scratch::Scratch::new();
         let home = Home::at(folder.path().join("home"));
         home.create().unwrap();
         fs::create_dir(home.packages().join("1.0.0")).unwrap();
@@ -518,7 +518,7 @@ mod tests {
     #[test]
     #[ignore = "needs a second user"]
     fn a_home_of_another_user_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::scratch::Scratch::new();
         let home = Home::at(folder.path().join("home"));
         home.create().unwrap();
         fs::write(home.config_file(), "").unwrap();
@@ -537,7 +537,7 @@ mod tests {
 
     #[test]
     fn the_socket_can_be_bound_and_reached_however_long_the_path() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::scratch::Scratch::new();
         for home in [
             Home::at(folder.path().join("short")),
             Home::at(

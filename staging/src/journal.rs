@@ -280,8 +280,8 @@ pub fn prune(home: &Home, keep: usize) -> Result<usize, JournalError> {
 mod tests {
     use super::*;
 
-    fn home() -> (tempfile::TempDir, Home) {
-        let folder = tempfile::tempdir().unwrap();
+    fn home() -> (crate::scratch::Scratch, Home) {
+        let folder = crate::scratch::Scratch::new();
         let home = Home::at(folder.path().join("home"));
         home.create().unwrap();
         (folder, home)

@@ -29,6 +29,8 @@ pub mod process;
 pub mod protocol;
 pub mod publish;
 pub mod report;
+#[cfg(test)]
+mod scratch;
 pub mod selection;
 pub mod stage;
 pub mod update_state;

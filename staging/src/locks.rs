@@ -1,9 +1,9 @@
 //! The three locks of a home. Each is a file locked for as long as the value lives; a killed holder frees it.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -236,13 +236,18 @@ fn lock(path: &Path, timeout: Duration) -> Result<Option<File>, LockError> {
 
 /// Opens a lock file, CLOEXEC as std opens everything: a child must not keep our lock.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
+    let file = OpenOptions::new()
         .read(true)
         .write(true)
         .create(true)
         .truncate(false)
         .mode(0o600)
-        .open(path)
+        .open(path)?;
+    // A umask that took our own bits would lock us out next time.
+    if file.metadata()?.permissions().mode() & 0o600 != 0o600 {
+        file.set_permissions(Permissions::from_mode(0o600))?;
+    }
+    Ok(file)
 }
 
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
@@ -272,8 +277,8 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    fn home() -> (tempfile::TempDir, Home) {
-        let folder = tempfile::tempdir().unwrap();
+    fn home() -> (crate::scratch::Scratch, Home) {
+        let folder = crate::scratch::Scratch::new();
         let home = Home::at(folder.path().join("home"));
         home.create().unwrap();
         (folder, home)
@@ -348,7 +353,7 @@ mod tests {
 
     #[test]
     fn a_home_that_was_never_made_is_named() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::scratch::Scratch::new();
         let error =
             StateLock::acquire(&Home::at(folder.path().join("none")), Duration::ZERO).unwrap_err();
         assert_eq!(error.code(), "LOCK_OPEN");

@@ -496,7 +496,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_folder_without_manifest_is_no_package() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::scratch::Scratch::new();
         assert!(matches!(
             Manifest::read(folder.path()),
             Err(ManifestError::Missing { .. })

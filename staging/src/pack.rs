@@ -154,7 +154,6 @@ pub fn pack_archive(plan: &Plan, out: &Path) -> Result<Packed, PackError> {
     };
     let temp = tempfile::Builder::new()
         .prefix(".packing-")
-        .permissions(Permissions::from_mode(0o644))
         .tempfile_in(folder)
         .map_err(failed)?;
     let counted = Counted::new(io::BufWriter::new(temp));
@@ -177,6 +176,7 @@ pub fn pack_archive(plan: &Plan, out: &Path) -> Result<Packed, PackError> {
     let temp = buffered
         .into_inner()
         .map_err(|error| failed(error.into_error()))?;
+    set_mode(temp.as_file(), 0o644, out)?;
     temp.as_file().sync_all().map_err(failed)?;
     temp.persist(out).map_err(|error| failed(error.error))?;
     files::sync_folder(folder).map_err(failed)?;
@@ -429,7 +429,7 @@ pub(crate) mod tests {
 
     #[test]
     fn the_same_plan_gives_the_same_bytes() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::scratch::Scratch::new();
         let plan = plan(folder.path(), "1.0.0");
         let (a, b) = (
             folder.path().join("a.tar.gz"),
@@ -445,7 +445,7 @@ pub(crate) mod tests {
 
     #[test]
     fn folder_and_archive_agree_on_the_manifest() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::scratch::Scratch::new();
         let plan = plan(folder.path(), "1.0.0");
         let manifest = pack_folder(&plan, &folder.path().join("package")).unwrap();
         let packed = pack_archive(&plan, &folder.path().join("a.tar.gz")).unwrap();
@@ -458,7 +458,7 @@ pub(crate) mod tests {
 
     #[test]
     fn what_cannot_be_packed_is_named_and_nothing_is_written() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::scratch::Scratch::new();
         let out = folder.path().join("a.tar.gz");
         let mut missing = plan(folder.path(), "1.0.0");
         missing.binaries[0].1 = folder.path().join("missing");
@@ -483,7 +483,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_file_that_changes_meanwhile_is_noticed() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::scratch::Scratch::new();
         let plan = plan(folder.path(), "1.0.0");
         let (manifest, sources) = survey(&plan).unwrap();
         let (file, source) = (&manifest.files[0], &sources[0]);

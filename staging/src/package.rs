@@ -272,8 +272,8 @@ mod tests {
     use super::*;
     use crate::pack::tests::{install, plan};
 
-    fn home() -> (tempfile::TempDir, Home) {
-        let folder = tempfile::tempdir().unwrap();
+    fn home() -> (crate::scratch::Scratch, Home) {
+        let folder = crate::scratch::Scratch::new();
         let home = Home::at(folder.path().join("home"));
         home.create().unwrap();
         (folder, home)

@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_hang_is_killed_with_its_children() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::scratch::Scratch::new();
         let pids = folder.path().join("pids");
         let script = format!(
             "sleep 1000 & echo $! >{0}.tmp; mv {0}.tmp {0}; wait",

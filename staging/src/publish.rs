@@ -270,8 +270,8 @@ mod tests {
     use crate::pack::tests::plan;
     use std::time::Duration;
 
-    fn home() -> (tempfile::TempDir, Home) {
-        let folder = tempfile::tempdir().unwrap();
+    fn home() -> (crate::scratch::Scratch, Home) {
+        let folder = crate::scratch::Scratch::new();
         let home = Home::at(folder.path().join("home"));
         home.create().unwrap();
         (folder, home)

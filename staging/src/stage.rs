@@ -97,8 +97,7 @@ impl StagingFolder {
         files::create_private(&home.staging_dir()).map_err(failed)?;
         let deadline = Instant::now() + REAPER_PATIENCE;
         loop {
-            files::create_private(&folder).map_err(failed)?;
-            match hold(&folder.join(LOCK)) {
+            match files::create_private(&folder).and_then(|_| hold(&folder.join(LOCK))) {
                 Ok(Some(lock)) => {
                     let package = folder.join(PACKAGE);
                     // What a dead job of this id left is not ours to build on.
@@ -110,9 +109,14 @@ impl StagingFolder {
                         _lock: lock,
                     });
                 }
-                // A reaper has the lock, or took the folder between its making and its locking; or a job lives there.
+                // A reaper has the lock, or a job lives there.
                 Ok(None) => {}
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                // A reaper took the folder while it was made.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists
+                    ) => {}
                 Err(error) => return Err(failed(error)),
             }
             if Instant::now() >= deadline {
@@ -206,17 +210,32 @@ fn hold(path: &Path) -> io::Result<Option<File>> {
     Ok(Some(file))
 }
 
-/// The package first and the lock last: while anything is left, it can be reaped.
+/// Everything else first, the lock last: while anything is left, it can be reaped; and until the lock is gone, nobody
+/// else puts anything in. Whoever does between lock and folder owns it then.
 fn remove(folder: &Path) -> Result<(), StageError> {
-    let failed = |source| StageError::Remove {
-        path: folder.to_owned(),
-        source,
+    let remove = || -> io::Result<()> {
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            if !path.ends_with(LOCK) {
+                files::remove_tree(&path)?;
+            }
+        }
+        fs::remove_file(folder.join(LOCK))?;
+        fs::remove_dir(folder)
     };
-    files::remove_tree(&folder.join(PACKAGE)).map_err(failed)?;
-    match files::remove_tree(folder) {
-        // Between lock and folder somebody put a new lock in: it is theirs now.
-        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
-        result => result.map_err(failed),
+    match remove() {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::NotFound
+            ) =>
+        {
+            Ok(())
+        }
+        result => result.map_err(|source| StageError::Remove {
+            path: folder.to_owned(),
+            source,
+        }),
     }
 }
 
@@ -225,8 +244,8 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    fn home() -> (tempfile::TempDir, Home) {
-        let folder = tempfile::tempdir().unwrap();
+    fn home() -> (crate::scratch::Scratch, Home) {
+        let folder = crate::scratch::Scratch::new();
         let home = Home::at(folder.path().join("home"));
         home.create().unwrap();
         (folder, home)

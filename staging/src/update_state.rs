@@ -233,8 +233,8 @@ mod tests {
     use proptest::prelude::*;
     use std::time::Duration;
 
-    fn home() -> (tempfile::TempDir, Home) {
-        let folder = tempfile::tempdir().unwrap();
+    fn home() -> (crate::scratch::Scratch, Home) {
+        let folder = crate::scratch::Scratch::new();
         let home = Home::at(folder.path().join("home"));
         home.create().unwrap();
         (folder, home)
@@ -333,7 +333,7 @@ mod tests {
             let mut bytes = serde_json::to_vec(&state).unwrap();
             let at = at % bytes.len();
             bytes[at] = byte;
-            let folder = tempfile::tempdir().unwrap();
+            let folder = crate::scratch::Scratch::new();
             let home = Home::at(folder.path());
             std::fs::create_dir(home.state()).unwrap();
             std::fs::write(home.update_state_file(), &bytes).unwrap();

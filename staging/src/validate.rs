@@ -485,7 +485,7 @@ mod tests {
     fn refusal(
         change: impl FnOnce(&mut crate::pack::Plan, &mut Expected, &mut Validator),
     ) -> ValidationError {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::scratch::Scratch::new();
         let mut plan = plan(folder.path(), "1.2.0");
         let mut expected = Expected {
             version: "1.2.0".parse().unwrap(),

@@ -96,15 +96,34 @@ fn entry(arguments: &[String]) -> ExitCode {
 
 // ---- as the test
 
+/// A folder that goes away even with read-only packages in it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Scratch {
+        Scratch(tempfile::tempdir().unwrap().keep())
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = staging::files::remove_tree(&self.0);
+    }
+}
+
 struct Staged {
-    _folder: tempfile::TempDir,
+    _folder: Scratch,
     home: Home,
     root: PathBuf,
 }
 
 impl Staged {
     fn new(behaviour: &str) -> Staged {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = Scratch::new();
         let home = Home::at(folder.path().join("home"));
         home.create().unwrap();
         let text = folder.path().join("behaviour");
@@ -235,7 +254,7 @@ fn calling_off_kills_what_runs() {
 fn modes_do_not_depend_on_the_umask() {
     // Here, for a umask is the whole process's, and only this program runs one test at a time.
     for umask in [0o000, 0o022, 0o077, 0o777] {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = Scratch::new();
         let home = Home::at(folder.path().join("home"));
         let archive = folder.path().join("a.tar.gz");
         let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(umask));

@@ -80,7 +80,7 @@ impl TestHome {
         extra: Vec<(String, PathBuf)>,
     ) -> PackageVersion {
         let version: PackageVersion = version.parse().unwrap();
-        let staged = StagingFolder::create(&self.home, &format!("install-{version}")).unwrap();
+        let staged = StagingFolder::create(&self.home, "install").unwrap();
         let manifest = pack_folder(&plan(&version, binaries, extra), staged.path()).unwrap();
         publish(&self.state_lock(), &self.home, staged, &manifest).unwrap();
         version

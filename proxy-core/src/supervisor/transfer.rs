@@ -149,11 +149,6 @@ impl<T> Transfers<T> {
         self.under_way.len()
     }
 
-    /// None is under way.
-    pub fn is_empty(&self) -> bool {
-        self.under_way.is_empty()
-    }
-
     fn take(&mut self, id: Id, phase: Phase) -> Result<Waiting<T>, OutOfTurn> {
         match self.under_way.get(&id) {
             Some(transfer) if transfer.phase == phase => self
@@ -247,6 +242,6 @@ mod tests {
         transfers.owned(1).unwrap();
         let left: Vec<char> = transfers.settle().into_iter().map(|w| w.socket).collect();
         assert_eq!(left, ['b', 'c']);
-        assert!(transfers.is_empty());
+        assert_eq!(transfers.len(), 0);
     }
 }

@@ -88,8 +88,8 @@ fn good() -> Tar {
         .file("share/doc/notes.txt", NOTES)
 }
 
-fn unpack_bytes(bytes: &[u8]) -> (tempfile::TempDir, Result<Manifest, ArchiveError>) {
-    let folder = tempfile::tempdir().unwrap();
+fn unpack_bytes(bytes: &[u8]) -> (crate::scratch::Scratch, Result<Manifest, ArchiveError>) {
+    let folder = crate::scratch::Scratch::new();
     let result = unpack(
         bytes,
         &folder.path().join("package"),
@@ -321,7 +321,7 @@ fn too_many_files_or_bytes_are_refused_before_anything_is_written() {
         },
     ];
     for limits in tight {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::scratch::Scratch::new();
         let error = unpack(
             &bytes[..],
             &folder.path().join("package"),
@@ -332,7 +332,7 @@ fn too_many_files_or_bytes_are_refused_before_anything_is_written() {
         assert_eq!(error.code(), "ARCHIVE_TOO_MUCH");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::scratch::Scratch::new();
     unpack(
         &bytes[..],
         &folder.path().join("package"),
@@ -438,7 +438,7 @@ fn an_error_of_the_source_comes_through_as_itself() {
 
     let bytes = gzip(&good().end());
     for length in [0, 1, 9, 20, bytes.len() / 2, bytes.len() - 1, bytes.len()] {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::scratch::Scratch::new();
         let error = unpack(
             Source(&bytes[..length]),
             &folder.path().join("p"),
@@ -468,7 +468,7 @@ fn interrupted_reads_are_read_again_and_progress_only_rises() {
         }
     }
     let bytes = gzip(&good().end());
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::scratch::Scratch::new();
     let mut seen = Vec::new();
     unpack(
         Stuttering(&bytes, false),
@@ -483,7 +483,7 @@ fn interrupted_reads_are_read_again_and_progress_only_rises() {
 
 #[test]
 fn a_folder_that_is_not_empty_is_not_written_over() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = crate::scratch::Scratch::new();
     let root = folder.path().join("package");
     fs::create_dir_all(root.join("bin")).unwrap();
     fs::write(root.join("bin/rollproxy"), "mine").unwrap();
@@ -515,7 +515,7 @@ proptest! {
 
     #[test]
     fn packed_and_unpacked_files_are_the_same(files in any_files(), program in proptest::collection::vec(any::<u8>(), 0..200_000), level in 0u32..=9) {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = crate::scratch::Scratch::new();
         let mut extra = Vec::new();
         for (index, (path, data)) in files.iter().enumerate() {
             let source = folder.path().join(format!("input-{index}"));
