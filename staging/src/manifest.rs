@@ -19,7 +19,7 @@ pub const SCHEMA: u32 = 1;
 /// The largest manifest accepted, in bytes.
 pub const MAX_BYTES: u64 = 1024 * 1024;
 
-/// A package's manifest, checked: paths are safe, unique and sorted as they stand, entries name executable files.
+/// A package's manifest, checked: its paths are safe and unique, and its entries name executable files of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Manifest {
@@ -169,7 +169,6 @@ impl Manifest {
     ///
     /// # Errors
     /// [`ManifestError::Rule`] for what could not be packed.
-    #[allow(clippy::too_many_arguments)]
     pub fn new(
         version: PackageVersion,
         target: String,

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::home::Home;
-use crate::manifest::{self, Manifest, ManifestError};
+use crate::manifest::{Manifest, ManifestError};
 use crate::report::{Exit, Report};
 use crate::version::PackageVersion;
 
@@ -264,9 +264,6 @@ pub(crate) fn reported_version(printed: &str) -> Option<(&str, &str)> {
     words.next().is_none().then_some((name, version))
 }
 
-/// The file name of a manifest, for who looks into package folders.
-pub const MANIFEST_FILE: &str = manifest::FILE;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -346,7 +343,7 @@ mod tests {
         .unwrap();
         let misnamed = Package::open(&home, &version("1.2.4")).unwrap_err();
         assert_eq!(misnamed.code(), "VERSION_MISMATCH");
-        fs::remove_file(home.package(&version("1.2.4")).join(MANIFEST_FILE)).unwrap();
+        fs::remove_file(home.package(&version("1.2.4")).join(crate::manifest::FILE)).unwrap();
         let damaged = Package::open(&home, &version("1.2.4")).unwrap_err();
         assert_eq!(damaged.code(), "MANIFEST_MISSING");
     }

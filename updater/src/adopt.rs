@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use staging::TARGET;
 use staging::home::Home;
 use staging::locks::StateLock;
 use staging::ownership::SupervisorRecord;
@@ -13,7 +14,6 @@ use staging::stage::StagingFolder;
 use staging::update_state;
 use staging::validate::{Expected, UPDATER, Validator};
 use staging::version::PackageVersion;
-use staging::TARGET;
 
 /// The entry that a supervisor is.
 const MAIN: &str = "rollproxy";
@@ -116,7 +116,11 @@ fn of_programs(executable: PathBuf, version: &PackageVersion) -> Plan {
 fn executable(supervisor: &SupervisorRecord) -> PathBuf {
     let process = PathBuf::from(format!("/proc/{}/exe", supervisor.identity.pid));
     let same = same_file(&process, &supervisor.executable);
-    if same { supervisor.executable.clone() } else { process }
+    if same {
+        supervisor.executable.clone()
+    } else {
+        process
+    }
 }
 
 fn same_file(a: &Path, b: &Path) -> bool {
@@ -165,10 +169,19 @@ mod tests {
         std::fs::write(&lone, "program").unwrap();
         std::fs::write(&notes, "notes").unwrap();
         let programs = of_programs(lone.clone(), &PackageVersion::new(1, 0, 0));
-        let names: Vec<&str> = programs.binaries.iter().map(|(name, _)| name.as_str()).collect();
+        let names: Vec<&str> = programs
+            .binaries
+            .iter()
+            .map(|(name, _)| name.as_str())
+            .collect();
         assert_eq!(names, [MAIN, UPDATER], "no launcher lies beside it");
         std::fs::write(folder.path().join(LAUNCHER), "launcher").unwrap();
-        assert_eq!(of_programs(lone.clone(), &PackageVersion::new(1, 0, 0)).binaries.len(), 3);
+        assert_eq!(
+            of_programs(lone.clone(), &PackageVersion::new(1, 0, 0))
+                .binaries
+                .len(),
+            3
+        );
 
         let plan = Plan {
             binaries: vec![(MAIN.to_owned(), lone)],

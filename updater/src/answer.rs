@@ -126,10 +126,24 @@ mod tests {
         let mut answer = Answer::default();
         answer.end("updated", Exit::Done);
         let json = serde_json::to_value(&answer).unwrap();
-        let keys: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
+        let keys: Vec<&str> = json
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(String::as_str)
+            .collect();
         let expected = [
-            "schema", "outcome", "version", "previous", "verdict", "job", "bytes", "downloadMs",
-            "stagingMs", "totalMs", "error",
+            "schema",
+            "outcome",
+            "version",
+            "previous",
+            "verdict",
+            "job",
+            "bytes",
+            "downloadMs",
+            "stagingMs",
+            "totalMs",
+            "error",
         ];
         assert_eq!(keys.len(), expected.len());
         for key in expected {

@@ -35,7 +35,16 @@ pub fn rollout(
     };
     Client::new(home)
         .roll(&request, on_step)
-        .map_err(ControlError::into_failure)
+        .map_err(|error| match error {
+            // It was there when the job began: nothing is wrong with the version, which stays pending.
+            gone @ ControlError::NotRunning { .. } => Failure::new(
+                "SUPERVISOR_GONE",
+                format!("{version} is pending, but {gone}"),
+                Exit::Deferred,
+                true,
+            ),
+            other => other.into_failure(),
+        })
 }
 
 /// A verdict other than kept, as what the command ends with.

@@ -120,7 +120,12 @@ async fn download(order: Order<'_>, deadline: &Deadline) -> Result<Downloaded, F
         };
         order
             .downloader
-            .download(order.release, &folder, order.limits.inactivity, &mut progress)
+            .download(
+                order.release,
+                &folder,
+                order.limits.inactivity,
+                &mut progress,
+            )
             .await
     })
     .await?;
@@ -141,11 +146,17 @@ fn failure(stop: Stop) -> Failure {
         Stop::Signal => return called_off(),
         Stop::Inactive(limit) => (
             "STAGING_INACTIVE",
-            format!("nothing was written for {} ms (update.inactivity_timeout)", limit.as_millis()),
+            format!(
+                "nothing was written for {} ms (update.inactivity_timeout)",
+                limit.as_millis()
+            ),
         ),
         Stop::Overdue(limit) => (
             "STAGING_OVERDUE",
-            format!("it took longer than {} ms in all (update.hard_timeout)", limit.as_millis()),
+            format!(
+                "it took longer than {} ms in all (update.hard_timeout)",
+                limit.as_millis()
+            ),
         ),
     };
     let message = format!("staging was stopped: {what}; what was downloaded is kept for resuming");
@@ -160,11 +171,17 @@ fn forget_others(home: &Home, sha256: &str) {
     let keep = format!("{sha256}.part");
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let is_part = Path::new(&name).extension().is_some_and(|extension| extension == "part");
-        if is_part && name != *keep
+        let is_part = Path::new(&name)
+            .extension()
+            .is_some_and(|extension| extension == "part");
+        if is_part
+            && name != *keep
             && let Err(error) = std::fs::remove_file(entry.path())
         {
-            note(&format!("warning: removing {}: {error}", entry.path().display()));
+            note(&format!(
+                "warning: removing {}: {error}",
+                entry.path().display()
+            ));
         }
     }
 }

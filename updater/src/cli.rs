@@ -112,7 +112,12 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     if cli.version {
-        report::line(&package::version_report(NAME, COMPILED, COMMIT, cli.verbose));
+        report::line(&package::version_report(
+            NAME,
+            COMPILED,
+            COMMIT,
+            cli.verbose,
+        ));
         return ExitCode::SUCCESS;
     }
     match cli.command {
@@ -208,7 +213,15 @@ mod tests {
             panic!("not a check");
         };
         assert!(check.dry_run && !check.self_test && check.format == Format::Json);
-        let init = ["init", "--feed", "file:///f", "--root", "r", "--sha256", "00"];
+        let init = [
+            "init",
+            "--feed",
+            "file:///f",
+            "--root",
+            "r",
+            "--sha256",
+            "00",
+        ];
         let Some(Command::Init(init)) = parsed(&init).unwrap().command else {
             panic!("not an init");
         };

@@ -153,7 +153,10 @@ mod tests {
         let mut watch = Watch::new(LIMITS, start);
         assert_eq!(watch.next(), at(120));
         assert_eq!(watch.expired(at(119)), None);
-        assert_eq!(watch.expired(at(120)), Some(Stop::Inactive(LIMITS.inactivity)));
+        assert_eq!(
+            watch.expired(at(120)),
+            Some(Stop::Inactive(LIMITS.inactivity))
+        );
         // A byte every hundred seconds: never inactive, and over at 900 all the same.
         for beat in 1..9 {
             watch.renew(at(beat * 100));

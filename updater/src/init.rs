@@ -57,7 +57,11 @@ pub async fn init(home: &Home, options: &Options) -> Result<Exit, Failure> {
                 Written::Added => line(&format!("[update] was added to {}", file.display())),
                 Written::Kept => {
                     let same = Settings::read(home)?.feed.as_deref() == Some(&options.feed);
-                    let advice = if same { "" } else { "; its feed is another one, look at it" };
+                    let advice = if same {
+                        ""
+                    } else {
+                        "; its feed is another one, look at it"
+                    };
                     line(&format!(
                         "{} has an [update] already, it is left as it is{advice}",
                         file.display()

@@ -20,6 +20,7 @@ use staging::update_state::{self, LastCheck};
 use staging::version::PackageVersion;
 use staging::{TARGET, clock, package};
 
+use crate::adopt;
 use crate::answer::{Answer, millis};
 use crate::ask::{self, Seen};
 use crate::bring::{self, Brought};
@@ -28,7 +29,6 @@ use crate::interrupt::{self, Interrupt};
 use crate::policy::{self, Choice, Facts};
 use crate::retry::{self, retrying};
 use crate::settings::Settings;
-use crate::adopt;
 
 /// How long another holder of the state lock is waited for.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -69,8 +69,9 @@ impl Before {
         let ownership = Ownership::observe(home)?;
         let supervisor = match ownership.supervisor() {
             // The record of exactly this supervisor, or none: it may have been replaced between the two looks.
-            Some(identity) => ownership::read_supervisor(home)?
-                .filter(|record| record.identity == *identity),
+            Some(identity) => {
+                ownership::read_supervisor(home)?.filter(|record| record.identity == *identity)
+            }
             None => None,
         };
         Ok(Self {
@@ -118,9 +119,17 @@ async fn run(home: &Home, options: &Options, answer: &mut Answer) -> Result<(), 
     let before = Before::look(home)?;
     answer.previous = before.selected().cloned();
     if options.dry_run {
-        return look(home, options, &settings, &feed, &before, &mut interrupt, answer)
-            .await
-            .map(drop);
+        return look(
+            home,
+            options,
+            &settings,
+            &feed,
+            &before,
+            &mut interrupt,
+            answer,
+        )
+        .await
+        .map(drop);
     }
     tidy(home)?;
     let update = Update {
@@ -132,7 +141,17 @@ async fn run(home: &Home, options: &Options, answer: &mut Answer) -> Result<(), 
     };
     let result = match early(home, options) {
         Some(failure) => return Err(failure),
-        None => match look(home, options, &settings, &feed, &before, &mut interrupt, answer).await {
+        None => match look(
+            home,
+            options,
+            &settings,
+            &feed,
+            &before,
+            &mut interrupt,
+            answer,
+        )
+        .await
+        {
             Ok(Some(found)) => update.install(found, &mut interrupt, answer).await,
             Ok(None) => Ok(()),
             Err(failure) => Err(failure),
@@ -165,7 +184,9 @@ fn early(home: &Home, options: &Options) -> Option<Failure> {
     let until = policy::too_early(&state, clock::now()).filter(|_| !options.now)?;
     Some(Failure::new(
         "TOO_EARLY",
-        format!("the last check failed for a passing cause; the next one is due at {until} (--now does not wait)"),
+        format!(
+            "the last check failed for a passing cause; the next one is due at {until} (--now does not wait)"
+        ),
         Exit::Deferred,
         true,
     ))
@@ -196,7 +217,10 @@ async fn look(
     };
     let asked = interrupt.unless(retrying(retry::WITHIN_A_RUN, ask)).await?;
     let Some(release) = asked else {
-        say(options, &format!("the channel {} has nothing for {TARGET}", settings.channel));
+        say(
+            options,
+            &format!("the channel {} has nothing for {TARGET}", settings.channel),
+        );
         answer.end("noRelease", Exit::Done);
         return Ok(None);
     };
@@ -236,7 +260,11 @@ async fn look(
     if options.dry_run {
         say(
             options,
-            &format!("{} is available (selected: {})", release.version, shown(before.selected())),
+            &format!(
+                "{} is available (selected: {})",
+                release.version,
+                shown(before.selected())
+            ),
         );
         answer.end("available", Exit::Available);
         return Ok(None);
@@ -270,14 +298,19 @@ impl Update<'_> {
         journal.set_version(&found.release.version);
         journal.record(State::Started, "begin", None)?;
         answer.job = Some(job.clone());
-        let result = self.steps(&job, found, &mut journal, interrupt, answer).await;
+        let result = self
+            .steps(&job, found, &mut journal, interrupt, answer)
+            .await;
         let step = journal.current().step.clone();
         let (state, cause) = match &result {
             Ok(()) => (State::Ended, answer.outcome.clone()),
             Err(failure) if failure.code == interrupt::CODE => {
                 (State::Cancelled, failure.message.clone())
             }
-            Err(failure) => (State::Ended, format!("{}: {}", failure.code, failure.message)),
+            Err(failure) => (
+                State::Ended,
+                format!("{}: {}", failure.code, failure.message),
+            ),
         };
         // What the update ended with weighs more than that it could not be written down.
         let written = journal.record(state, &step, Some(&cause));
@@ -331,7 +364,10 @@ impl Update<'_> {
         answer: &mut Answer,
     ) -> Result<Brought, Failure> {
         let release = &found.release;
-        self.say(&format!("downloading {} ({} bytes)", release.version, release.length));
+        self.say(&format!(
+            "downloading {} ({} bytes)",
+            release.version, release.length
+        ));
         let order = bring::Order {
             home: self.home,
             job,
@@ -387,7 +423,15 @@ impl Update<'_> {
         let asked = tokio::task::spawn_blocking(move || {
             ask::rollout(&home, &version, &job, seen, &mut |step| {
                 let detail = step.detail.as_ref().map(|detail| format!(": {detail}"));
-                say(&options, &format!("{} {}{}", step.step, step.version, detail.unwrap_or_default()));
+                say(
+                    &options,
+                    &format!(
+                        "{} {}{}",
+                        step.step,
+                        step.version,
+                        detail.unwrap_or_default()
+                    ),
+                );
             })
         });
         asked.await.unwrap_or_else(|stopped| {
@@ -418,7 +462,9 @@ impl Update<'_> {
         };
         selection::write_if_serial(&lock, self.home, None, change)?;
         update_state::modify(&lock, self.home, |state| state.pending = None)?;
-        self.say(&format!("{version} is installed and selected; start it with `rollproxy serve`"));
+        self.say(&format!(
+            "{version} is installed and selected; start it with `rollproxy serve`"
+        ));
         answer.end("installed", Exit::Done);
         Ok(())
     }

@@ -182,24 +182,164 @@ mod tests {
         let at = |text| Some(selection(text, false));
         let table = [
             ("a first install", BARE, "install"),
-            ("newer than selected", Host { selected: at("1.4.0"), ..BARE }, "install"),
-            ("selected already", Host { selected: at("1.5.0"), ..BARE }, "upToDate"),
-            ("runs already, nothing selected", Host { running: Some("1.5.0"), ..BARE }, "upToDate"),
-            ("runs newer, nothing selected", Host { running: Some("1.6.0"), ..BARE }, "older"),
-            ("selected is newer", Host { selected: at("1.6.0"), ..BARE }, "older"),
-            ("pinned", Host { selected: Some(selection("1.4.0", true)), ..BARE }, "pinned"),
-            ("below what was kept", Host { selected: at("1.4.0"), floor: Some("1.6.0"), ..BARE }, "belowFloor"),
-            ("at the floor, after a person went back and unpinned", Host { selected: at("1.4.0"), floor: Some("1.5.0"), ..BARE }, "install"),
-            ("known bad", Host { selected: at("1.4.0"), bad: true, ..BARE }, "knownBad"),
-            ("known bad outweighs a barrier", Host { selected: at("1.4.0"), bad: true, minimum: Some("1.4.5"), ..BARE }, "knownBad"),
-            ("below the minimum", Host { selected: at("1.4.0"), minimum: Some("1.4.5"), ..BARE }, "barrier"),
-            ("running below the minimum", Host { running: Some("1.4.0"), minimum: Some("1.4.5"), ..BARE }, "barrier"),
-            ("at the minimum", Host { selected: at("1.4.5"), minimum: Some("1.4.5"), ..BARE }, "install"),
-            ("a minimum holds nobody back who has nothing", Host { minimum: Some("1.4.5"), ..BARE }, "install"),
-            ("published already", Host { selected: at("1.4.0"), installed: &["1.5.0"], archive: Some("d"), ..BARE }, "roll"),
-            ("published from another archive", Host { selected: at("1.4.0"), installed: &["1.5.0"], archive: Some("e"), ..BARE }, "install"),
-            ("published from who knows where", Host { selected: at("1.4.0"), installed: &["1.5.0"], ..BARE }, "install"),
-            ("known once, removed since", Host { selected: at("1.4.0"), archive: Some("d"), ..BARE }, "install"),
+            (
+                "newer than selected",
+                Host {
+                    selected: at("1.4.0"),
+                    ..BARE
+                },
+                "install",
+            ),
+            (
+                "selected already",
+                Host {
+                    selected: at("1.5.0"),
+                    ..BARE
+                },
+                "upToDate",
+            ),
+            (
+                "runs already, nothing selected",
+                Host {
+                    running: Some("1.5.0"),
+                    ..BARE
+                },
+                "upToDate",
+            ),
+            (
+                "runs newer, nothing selected",
+                Host {
+                    running: Some("1.6.0"),
+                    ..BARE
+                },
+                "older",
+            ),
+            (
+                "selected is newer",
+                Host {
+                    selected: at("1.6.0"),
+                    ..BARE
+                },
+                "older",
+            ),
+            (
+                "pinned",
+                Host {
+                    selected: Some(selection("1.4.0", true)),
+                    ..BARE
+                },
+                "pinned",
+            ),
+            (
+                "below what was kept",
+                Host {
+                    selected: at("1.4.0"),
+                    floor: Some("1.6.0"),
+                    ..BARE
+                },
+                "belowFloor",
+            ),
+            (
+                "at the floor, after a person went back and unpinned",
+                Host {
+                    selected: at("1.4.0"),
+                    floor: Some("1.5.0"),
+                    ..BARE
+                },
+                "install",
+            ),
+            (
+                "known bad",
+                Host {
+                    selected: at("1.4.0"),
+                    bad: true,
+                    ..BARE
+                },
+                "knownBad",
+            ),
+            (
+                "known bad outweighs a barrier",
+                Host {
+                    selected: at("1.4.0"),
+                    bad: true,
+                    minimum: Some("1.4.5"),
+                    ..BARE
+                },
+                "knownBad",
+            ),
+            (
+                "below the minimum",
+                Host {
+                    selected: at("1.4.0"),
+                    minimum: Some("1.4.5"),
+                    ..BARE
+                },
+                "barrier",
+            ),
+            (
+                "running below the minimum",
+                Host {
+                    running: Some("1.4.0"),
+                    minimum: Some("1.4.5"),
+                    ..BARE
+                },
+                "barrier",
+            ),
+            (
+                "at the minimum",
+                Host {
+                    selected: at("1.4.5"),
+                    minimum: Some("1.4.5"),
+                    ..BARE
+                },
+                "install",
+            ),
+            (
+                "a minimum holds nobody back who has nothing",
+                Host {
+                    minimum: Some("1.4.5"),
+                    ..BARE
+                },
+                "install",
+            ),
+            (
+                "published already",
+                Host {
+                    selected: at("1.4.0"),
+                    installed: &["1.5.0"],
+                    archive: Some("d"),
+                    ..BARE
+                },
+                "roll",
+            ),
+            (
+                "published from another archive",
+                Host {
+                    selected: at("1.4.0"),
+                    installed: &["1.5.0"],
+                    archive: Some("e"),
+                    ..BARE
+                },
+                "install",
+            ),
+            (
+                "published from who knows where",
+                Host {
+                    selected: at("1.4.0"),
+                    installed: &["1.5.0"],
+                    ..BARE
+                },
+                "install",
+            ),
+            (
+                "known once, removed since",
+                Host {
+                    selected: at("1.4.0"),
+                    archive: Some("d"),
+                    ..BARE
+                },
+                "install",
+            ),
         ];
         for (case, host, expected) in table {
             assert_eq!(chosen(host), expected, "{case}");

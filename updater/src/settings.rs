@@ -253,7 +253,8 @@ impl Key<'_> {
     }
 
     fn duration(&self) -> Result<Option<Duration>, SettingsError> {
-        const ALLOWED: &str = "a time longer than zero, such as \"250ms\", \"30s\", \"15m\" or \"4h\"";
+        const ALLOWED: &str =
+            "a time longer than zero, such as \"250ms\", \"30s\", \"15m\" or \"4h\"";
         let Some(value) = self.value else {
             return Ok(None);
         };
@@ -340,8 +341,16 @@ mod tests {
             ("hard_timeout = \"0s\"", "update.hard_timeout", "\"0s\""),
             ("hard_timeout = \"5\"", "update.hard_timeout", "\"5\""),
             ("hard_timeout = \"-5s\"", "update.hard_timeout", "\"-5s\""),
-            ("hard_timeout = \"9999999999h\"", "update.hard_timeout", "9999999999h"),
-            ("inactivity_timeout = \"2 s\"", "update.inactivity_timeout", "\"2 s\""),
+            (
+                "hard_timeout = \"9999999999h\"",
+                "update.hard_timeout",
+                "9999999999h",
+            ),
+            (
+                "inactivity_timeout = \"2 s\"",
+                "update.inactivity_timeout",
+                "\"2 s\"",
+            ),
         ] {
             let error = parsed(&format!("[update]\n{line}\n")).unwrap_err();
             let text = error.to_string();
@@ -351,7 +360,10 @@ mod tests {
             assert_eq!(error.exit(), Exit::Configuration);
         }
         let text = parsed("a = 1\nb = \n").unwrap_err().to_string();
-        assert!(text.contains("/h/config.toml") && text.contains("line 2"), "{text}");
+        assert!(
+            text.contains("/h/config.toml") && text.contains("line 2"),
+            "{text}"
+        );
         assert!(parsed("update = 3").is_err());
     }
 

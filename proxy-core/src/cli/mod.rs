@@ -92,7 +92,7 @@ pub fn main() -> ExitCode {
         Some(Command::Worker { generation }) => finish(serve::worker(generation), Format::Text),
         Some(Command::Status { format }) => finish(status::status(format), format),
         Some(Command::Restart { to, format }) => finish(restart::restart(to, format), format),
-        Some(Command::Demo { plain }) => finish(demo::demo(plain), Format::Text),
+        Some(Command::Demo { plain }) => demo::demo(plain),
         // `arg_required_else_help` leaves only `--verbose` without `--version`, which clap refuses itself.
         None => Exit::Usage.into(),
     }

@@ -43,7 +43,7 @@ pub fn format_duration(duration: Duration) -> String {
         ("m", 60_000),
         ("s", 1_000),
     ] {
-        if millis % unit_millis == 0 {
+        if u128::is_multiple_of(millis, unit_millis) {
             return format!("{}{unit}", millis / unit_millis);
         }
     }

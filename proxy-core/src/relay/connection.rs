@@ -126,7 +126,8 @@ impl Standing {
         self.used.set(true);
         self.ends_by_close.set(version < Version::HTTP_11);
         self.head_deadline.take();
-        self.begun.notify_one();
+        // Not `notify_one`: its permit would outlive this request, and a later drain would take it for a new one.
+        self.begun.notify_waiters();
     }
 
     /// The answer was given to hyper to its end.

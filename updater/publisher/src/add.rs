@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use staging::pack::{self, Plan};
-use staging::{archive, digest};
 use staging::version::PackageVersion;
+use staging::{archive, digest};
 
 use crate::disk::{self, Measure, SERVED};
 use crate::feed::Feed;
@@ -202,7 +202,11 @@ fn custom(what: &Add) -> Result<HashMap<String, serde_json::Value>, PublishError
     })
 }
 
-fn pack_binaries(what: &Add, binaries: &Binaries, workshop: &Path) -> Result<PathBuf, PublishError> {
+fn pack_binaries(
+    what: &Add,
+    binaries: &Binaries,
+    workshop: &Path,
+) -> Result<PathBuf, PublishError> {
     let plan = Plan {
         version: what.version.clone(),
         target: what.target.clone(),
@@ -226,10 +230,13 @@ fn check_archive(what: &Add, path: &Path, workshop: &Path) -> Result<(), Publish
     let file = File::open(path).map_err(|e| PublishError::read(path, e))?;
     let into = workshop.join("unpacked");
     disk::make_folder(&into, 0o700)?;
-    let manifest = archive::unpack(file, &into, &archive::Limits::default(), &mut |_| {}).map_err(|e| PublishError::Archive {
-        path: path.to_owned(),
-        source: Box::new(e),
-    })?;
+    let manifest =
+        archive::unpack(file, &into, &archive::Limits::default(), &mut |_| {}).map_err(|e| {
+            PublishError::Archive {
+                path: path.to_owned(),
+                source: Box::new(e),
+            }
+        })?;
     let differs = |name, expected: &str, found: &str| PublishError::ArchiveMismatch {
         path: path.to_owned(),
         what: name,
@@ -237,7 +244,11 @@ fn check_archive(what: &Add, path: &Path, workshop: &Path) -> Result<(), Publish
         found: found.to_owned(),
     };
     if manifest.version != what.version {
-        return Err(differs("version", &what.version.to_string(), &manifest.version.to_string()));
+        return Err(differs(
+            "version",
+            &what.version.to_string(),
+            &manifest.version.to_string(),
+        ));
     }
     if manifest.target != what.target {
         return Err(differs("target", &what.target, &manifest.target));

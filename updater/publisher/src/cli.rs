@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use publisher::{
-    Add, Binaries, Init, METADATA_DAYS, Place, Promote, ROOT_DAYS, Refresh, Source, Validity, add, init, promote, refresh,
+    Add, Binaries, Init, METADATA_DAYS, Place, Promote, ROOT_DAYS, Refresh, Source, Validity, add,
+    init, promote, refresh,
 };
 use serde::Serialize;
 use staging::report::{Failure, Format, line};
@@ -14,11 +15,15 @@ use staging::version::PackageVersion;
 ///
 /// A feed is a folder for any static file server; the keys that sign it stay in another folder.
 #[derive(Debug, Parser)]
-#[command(name = "rollproxy-publish", version, after_help = "\
+#[command(
+    name = "rollproxy-publish",
+    version,
+    after_help = "\
 Example:
   rollproxy-publish init    --feed ./feed --keys ./keys
   rollproxy-publish add     --feed ./feed --keys ./keys --version 1.4.2 --bin-dir target/release
-  rollproxy-publish promote --feed ./feed --keys ./keys --channel stable --version 1.4.2")]
+  rollproxy-publish promote --feed ./feed --keys ./keys --channel stable --version 1.4.2"
+)]
 pub struct Cli {
     /// How the outcome is printed: text or json
     #[arg(long, global = true, value_name = "FORMAT", default_value = "text")]
@@ -99,7 +104,12 @@ struct AddArgs {
     #[arg(long, value_name = "TRIPLE", default_value = staging::TARGET)]
     target: String,
     /// The folder of the built binaries to pack
-    #[arg(long, value_name = "DIR", required_unless_present = "archive", conflicts_with = "archive")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        required_unless_present = "archive",
+        conflicts_with = "archive"
+    )]
     bin_dir: Option<PathBuf>,
     /// An archive that was packed elsewhere, instead of --bin-dir
     #[arg(long, value_name = "FILE")]
@@ -123,7 +133,12 @@ struct AddArgs {
     #[arg(long, value_name = "VERSION", default_value = env!("CARGO_PKG_VERSION"), conflicts_with = "archive")]
     compiled_version: String,
     /// The commit the binaries were built from
-    #[arg(long, value_name = "ID", default_value = "unknown", conflicts_with = "archive")]
+    #[arg(
+        long,
+        value_name = "ID",
+        default_value = "unknown",
+        conflicts_with = "archive"
+    )]
     commit: String,
 }
 
@@ -197,7 +212,14 @@ fn run_add(args: AddArgs, format: Format) -> Result<(), Failure> {
             commit: args.commit,
             ..Binaries::in_folder(folder, &args.compiled_version)?
         }),
-        (None, None) => return Err(Failure::new("USAGE", "name --bin-dir or --archive", staging::report::Exit::Usage, false)),
+        (None, None) => {
+            return Err(Failure::new(
+                "USAGE",
+                "name --bin-dir or --archive",
+                staging::report::Exit::Usage,
+                false,
+            ));
+        }
     };
     let what = Add {
         target: args.target,
@@ -210,7 +232,11 @@ fn run_add(args: AddArgs, format: Format) -> Result<(), Failure> {
     let added = add(&args.common.place(), &what)?;
     let text = format!(
         "{} {} ({} bytes, sha256 {})\nNo host takes it before it is promoted.",
-        if added.already { "already there:" } else { "added" },
+        if added.already {
+            "already there:"
+        } else {
+            "added"
+        },
         added.archive,
         added.length,
         added.sha256,
@@ -244,7 +270,11 @@ fn run_refresh(args: &RefreshArgs, format: Format) -> Result<(), Failure> {
         validity: args.common.validity(),
     };
     let refreshed = refresh(&args.common.place(), &how)?;
-    print(format, &refreshed, &format!("signed anew; the feed expires {}", refreshed.expires));
+    print(
+        format,
+        &refreshed,
+        &format!("signed anew; the feed expires {}", refreshed.expires),
+    );
     Ok(())
 }
 
@@ -258,7 +288,11 @@ fn print(format: Format, outcome: &impl Serialize, text: &str) {
 
 fn parse_extra(text: &str) -> Result<(String, PathBuf), String> {
     match text.split_once('=') {
-        Some((path, file)) if !path.is_empty() && !file.is_empty() => Ok((path.into(), file.into())),
-        _ => Err("write it as PATH=FILE: the path in the package, and the file to put there".to_owned()),
+        Some((path, file)) if !path.is_empty() && !file.is_empty() => {
+            Ok((path.into(), file.into()))
+        }
+        _ => Err(
+            "write it as PATH=FILE: the path in the package, and the file to put there".to_owned(),
+        ),
     }
 }

@@ -54,7 +54,10 @@ pub(crate) fn measure(path: &Path) -> Result<Measure, PublishError> {
     let (mut hash, mut length) = (Sha256::new(), 0u64);
     let mut buffer = vec![0u8; 64 * 1024];
     loop {
-        match file.read(&mut buffer).map_err(|e| PublishError::read(path, e))? {
+        match file
+            .read(&mut buffer)
+            .map_err(|e| PublishError::read(path, e))?
+        {
             0 => break,
             n => {
                 hash.update(&buffer[..n]);

@@ -11,7 +11,9 @@ use staging::report::{Exit, Report};
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
     /// The keys would be served to everyone.
-    #[error("the keys folder {keys} lies inside the feed folder {feed}, which is served to everyone; choose a keys folder outside of it")]
+    #[error(
+        "the keys folder {keys} lies inside the feed folder {feed}, which is served to everyone; choose a keys folder outside of it"
+    )]
     KeysInsideFeed {
         /// The keys folder.
         keys: PathBuf,
@@ -19,25 +21,33 @@ pub enum PublishError {
         feed: PathBuf,
     },
     /// `init` of a feed that is already there.
-    #[error("{feed} already holds a feed; add releases to it with `rollproxy-publish add`, or choose an empty folder")]
+    #[error(
+        "{feed} already holds a feed; add releases to it with `rollproxy-publish add`, or choose an empty folder"
+    )]
     FeedExists {
         /// The feed folder.
         feed: PathBuf,
     },
     /// A change to a feed that is not there.
-    #[error("{feed} holds no feed; make one with `rollproxy-publish init --feed {feed} --keys DIR`")]
+    #[error(
+        "{feed} holds no feed; make one with `rollproxy-publish init --feed {feed} --keys DIR`"
+    )]
     FeedMissing {
         /// The feed folder.
         feed: PathBuf,
     },
     /// Another publisher works with these keys.
-    #[error("another rollproxy-publish is working with the keys in {keys}; wait until it has ended")]
+    #[error(
+        "another rollproxy-publish is working with the keys in {keys}; wait until it has ended"
+    )]
     Busy {
         /// The keys folder.
         keys: PathBuf,
     },
     /// A private key that others can read.
-    #[error("the key {path} can be read by others (mode {mode:04o}); run `chmod 600 {path}`, and consider it stolen if the machine is shared")]
+    #[error(
+        "the key {path} can be read by others (mode {mode:04o}); run `chmod 600 {path}`, and consider it stolen if the machine is shared"
+    )]
     KeyExposed {
         /// The key file.
         path: PathBuf,
@@ -57,7 +67,9 @@ pub enum PublishError {
         role: &'static str,
     },
     /// Too few of a role's keys are in the keys folder.
-    #[error("the keys in {keys} cannot sign for the role {role}; put that role's key there (its file is named {role}.pk8)")]
+    #[error(
+        "the keys in {keys} cannot sign for the role {role}; put that role's key there (its file is named {role}.pk8)"
+    )]
     KeyMissing {
         /// The role to be signed for.
         role: &'static str,
@@ -81,7 +93,9 @@ pub enum PublishError {
         source: std::io::Error,
     },
     /// The feed's own metadata do not parse.
-    #[error("{path} is not the TUF metadata it should be: {reason}; restore the feed folder from a copy")]
+    #[error(
+        "{path} is not the TUF metadata it should be: {reason}; restore the feed folder from a copy"
+    )]
     Metadata {
         /// The metadata file.
         path: PathBuf,
@@ -109,7 +123,9 @@ pub enum PublishError {
         days: u32,
     },
     /// A binary the package needs is not there.
-    #[error("{path} is missing; build it first (`cargo build --release`) or name another --bin-dir")]
+    #[error(
+        "{path} is missing; build it first (`cargo build --release`) or name another --bin-dir"
+    )]
     BinaryMissing {
         /// Where it was looked for.
         path: PathBuf,
@@ -131,7 +147,9 @@ pub enum PublishError {
         source: Box<ArchiveError>,
     },
     /// An archive of something else.
-    #[error("{path} holds {what} {found}, not {expected}; name the right archive or the right {what}")]
+    #[error(
+        "{path} holds {what} {found}, not {expected}; name the right archive or the right {what}"
+    )]
     ArchiveMismatch {
         /// The archive.
         path: PathBuf,
@@ -143,7 +161,9 @@ pub enum PublishError {
         found: String,
     },
     /// The version is there with other content. Published versions never change.
-    #[error("version {version} for {target} is already in the feed with other content; a published version never changes, choose a new one")]
+    #[error(
+        "version {version} for {target} is already in the feed with other content; a published version never changes, choose a new one"
+    )]
     VersionExists {
         /// The version.
         version: String,
@@ -151,7 +171,9 @@ pub enum PublishError {
         target: String,
     },
     /// The version to promote is not there.
-    #[error("version {version} for {target} is not in the feed; add it first with `rollproxy-publish add`")]
+    #[error(
+        "version {version} for {target} is not in the feed; add it first with `rollproxy-publish add`"
+    )]
     VersionUnknown {
         /// The version.
         version: String,

@@ -58,7 +58,9 @@ impl Folder {
         let folder = self.metadata();
         let mut highest = 0;
         for entry in fs::read_dir(&folder).map_err(|e| PublishError::read(&folder, e))? {
-            let name = entry.map_err(|e| PublishError::read(&folder, e))?.file_name();
+            let name = entry
+                .map_err(|e| PublishError::read(&folder, e))?
+                .file_name();
             let number = name
                 .to_str()
                 .and_then(|name| name.strip_suffix(&format!(".{role}.json")))
@@ -104,9 +106,15 @@ impl Feed {
         let root = root.signed;
 
         let timestamp: Signed<Timestamp> = read_verified(&root, &folder, "timestamp.json")?;
-        let snapshot_name = format!("{}.snapshot.json", pinned(&timestamp.signed.meta, "snapshot.json", &folder)?);
+        let snapshot_name = format!(
+            "{}.snapshot.json",
+            pinned(&timestamp.signed.meta, "snapshot.json", &folder)?
+        );
         let snapshot: Signed<Snapshot> = read_verified(&root, &folder, &snapshot_name)?;
-        let targets_name = format!("{}.targets.json", pinned(&snapshot.signed.meta, "targets.json", &folder)?);
+        let targets_name = format!(
+            "{}.targets.json",
+            pinned(&snapshot.signed.meta, "targets.json", &folder)?
+        );
         let targets: Signed<Targets> = read_verified(&root, &folder, &targets_name)?;
 
         Ok(Self {
@@ -121,13 +129,23 @@ impl Feed {
     }
 
     /// The feed of a fresh root, before its first metadata are written.
-    pub(crate) fn fresh(place: &Place, root: Root, keys: Keys, lock: PublisherLock, validity: &Validity) -> Result<Self, PublishError> {
+    pub(crate) fn fresh(
+        place: &Place,
+        root: Root,
+        keys: Keys,
+        lock: PublisherLock,
+        validity: &Validity,
+    ) -> Result<Self, PublishError> {
         Ok(Self {
             folder: Folder::new(&place.feed),
             targets: Targets {
                 // No delegations, rather than an empty object: both are read everywhere, the former is plainer.
                 delegations: None,
-                ..Targets::new(SPEC_VERSION.into(), NonZeroU64::MIN, validity.expires(validity.days)?)
+                ..Targets::new(
+                    SPEC_VERSION.into(),
+                    NonZeroU64::MIN,
+                    validity.expires(validity.days)?,
+                )
             },
             root,
             timestamp_version: 0,
@@ -139,7 +157,9 @@ impl Feed {
 
     /// What the feed says about the target `name`.
     pub(crate) fn target(&self, name: &str) -> Option<&Target> {
-        TargetName::new(name).ok().and_then(|name| self.targets.targets.get(&name))
+        TargetName::new(name)
+            .ok()
+            .and_then(|name| self.targets.targets.get(&name))
     }
 
     /// Names a target; its file must already lie in its place.
@@ -171,12 +191,19 @@ impl Feed {
         self.targets.expires = expires;
         let targets = self.signed(self.targets.clone(), "targets")?;
 
-        let mut snapshot = Snapshot::new(SPEC_VERSION.into(), after(self.folder.highest("snapshot")?), expires);
+        let mut snapshot = Snapshot::new(
+            SPEC_VERSION.into(),
+            after(self.folder.highest("snapshot")?),
+            expires,
+        );
         snapshot.meta.insert("targets.json".into(), pin(&targets));
         let snapshot = self.signed(snapshot, "snapshot")?;
 
-        let mut timestamp = Timestamp::new(SPEC_VERSION.into(), after(self.timestamp_version), expires);
-        timestamp.meta.insert("snapshot.json".into(), pin(&snapshot));
+        let mut timestamp =
+            Timestamp::new(SPEC_VERSION.into(), after(self.timestamp_version), expires);
+        timestamp
+            .meta
+            .insert("snapshot.json".into(), pin(&snapshot));
         let timestamp = self.signed(timestamp, "timestamp")?;
 
         self.write(&targets)?;
@@ -217,7 +244,11 @@ fn read<R: DeserializeOwned>(path: &Path) -> Result<Signed<R>, PublishError> {
     })
 }
 
-fn read_verified<R: Role + DeserializeOwned>(root: &Root, folder: &Folder, name: &str) -> Result<Signed<R>, PublishError> {
+fn read_verified<R: Role + DeserializeOwned>(
+    root: &Root,
+    folder: &Folder,
+    name: &str,
+) -> Result<Signed<R>, PublishError> {
     let path = folder.metadata_file(name);
     let role = read(&path)?;
     verify(root, &role, &path)?;
@@ -225,15 +256,22 @@ fn read_verified<R: Role + DeserializeOwned>(root: &Root, folder: &Folder, name:
 }
 
 fn verify<R: Role>(root: &Root, role: &Signed<R>, path: &Path) -> Result<(), PublishError> {
-    root.verify_role(role)
-        .map_err(|_| PublishError::Signature { path: path.to_owned() })
+    root.verify_role(role).map_err(|_| PublishError::Signature {
+        path: path.to_owned(),
+    })
 }
 
-fn pinned(meta: &HashMap<String, Metafile>, name: &str, folder: &Folder) -> Result<u64, PublishError> {
-    meta.get(name).map(|file| file.version.get()).ok_or_else(|| PublishError::Metadata {
-        path: folder.metadata(),
-        reason: format!("nothing refers to {name}"),
-    })
+fn pinned(
+    meta: &HashMap<String, Metafile>,
+    name: &str,
+    folder: &Folder,
+) -> Result<u64, PublishError> {
+    meta.get(name)
+        .map(|file| file.version.get())
+        .ok_or_else(|| PublishError::Metadata {
+            path: folder.metadata(),
+            reason: format!("nothing refers to {name}"),
+        })
 }
 
 fn pin<R: Role>(role: &SignedRole<R>) -> Metafile {

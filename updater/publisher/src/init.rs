@@ -74,7 +74,11 @@ pub fn init(place: &Place, how: &Init) -> Result<Initialised, PublishError> {
     let root = describe_root(place, how)?;
     let keys = Keys::read(&place.keys)?;
     let signed = sign(root.clone(), "root", &root, &keys, &place.keys)?;
-    disk::write_whole(&folder.metadata_file("1.root.json"), signed.buffer(), SERVED)?;
+    disk::write_whole(
+        &folder.metadata_file("1.root.json"),
+        signed.buffer(),
+        SERVED,
+    )?;
     // The same bytes under a name that stays: what people download to pin. Clients follow the numbered ones.
     disk::write_whole(&folder.metadata_file("root.json"), signed.buffer(), SERVED)?;
 
@@ -101,7 +105,9 @@ fn describe_root(place: &Place, how: &Init) -> Result<Root, PublishError> {
     };
     for (role, name) in ROLES {
         let key = keys::read_or_generate(&place.keys, name)?.public()?;
-        let id = key.key_id().map_err(|_| PublishError::KeyGeneration { role: name })?;
+        let id = key
+            .key_id()
+            .map_err(|_| PublishError::KeyGeneration { role: name })?;
         root.keys.insert(id.clone(), key);
         root.roles.insert(
             role,

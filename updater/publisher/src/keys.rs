@@ -36,7 +36,11 @@ impl KeySource for PrivateKey {
         Ok(Box::new(parse_keypair(&self.pkcs8)?))
     }
 
-    async fn write(&self, _value: &str, _key_id: &str) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    async fn write(
+        &self,
+        _value: &str,
+        _key_id: &str,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         Err("keys are written by rollproxy-publish init only".into())
     }
 }
@@ -52,7 +56,9 @@ impl PrivateKey {
     fn read(path: &Path) -> Result<Self, PublishError> {
         let about = fs::symlink_metadata(path).map_err(|e| PublishError::read(path, e))?;
         if !about.is_file() {
-            return Err(PublishError::KeyUnusable { path: path.to_owned() });
+            return Err(PublishError::KeyUnusable {
+                path: path.to_owned(),
+            });
         }
         let mode = about.permissions().mode() & 0o7777;
         if mode & 0o077 != 0 {
@@ -63,7 +69,9 @@ impl PrivateKey {
         }
         // A key is 83 bytes; whatever is far larger is something else.
         if about.size() > 4096 {
-            return Err(PublishError::KeyUnusable { path: path.to_owned() });
+            return Err(PublishError::KeyUnusable {
+                path: path.to_owned(),
+            });
         }
         let key = Self {
             path: path.to_owned(),
@@ -95,19 +103,32 @@ impl Keys {
             }
         }
         paths.sort();
-        paths.iter().map(|path| PrivateKey::read(path)).collect::<Result<_, _>>().map(Self)
+        paths
+            .iter()
+            .map(|path| PrivateKey::read(path))
+            .collect::<Result<_, _>>()
+            .map(Self)
     }
 
     /// The keys as the signing library takes them.
     pub(crate) fn sources(&self) -> Vec<Box<dyn KeySource>> {
-        self.0.iter().map(|key| Box::new(key.clone()) as Box<dyn KeySource>).collect()
+        self.0
+            .iter()
+            .map(|key| Box::new(key.clone()) as Box<dyn KeySource>)
+            .collect()
     }
 }
 
 /// The key of `role` in `folder`, made now if it is not there.
-pub(crate) fn read_or_generate(folder: &Path, role: &'static str) -> Result<PrivateKey, PublishError> {
+pub(crate) fn read_or_generate(
+    folder: &Path,
+    role: &'static str,
+) -> Result<PrivateKey, PublishError> {
     let path = folder.join(format!("{role}.pk8"));
-    if !path.try_exists().map_err(|e| PublishError::read(&path, e))? {
+    if !path
+        .try_exists()
+        .map_err(|e| PublishError::read(&path, e))?
+    {
         let pkcs8 = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new())
             .map_err(|_| PublishError::KeyGeneration { role })?;
         disk::write_whole(&path, pkcs8.as_ref(), PRIVATE)?;
@@ -134,7 +155,10 @@ mod tests {
         let made = read_or_generate(folder.path(), "root").unwrap();
         let again = read_or_generate(folder.path(), "root").unwrap();
         assert_eq!(made.public().unwrap(), again.public().unwrap());
-        let mode = fs::metadata(folder.path().join("root.pk8")).unwrap().permissions().mode();
+        let mode = fs::metadata(folder.path().join("root.pk8"))
+            .unwrap()
+            .permissions()
+            .mode();
         assert_eq!(mode & 0o777, 0o600);
         assert_eq!(Keys::read(folder.path()).unwrap().sources().len(), 1);
     }
@@ -155,7 +179,10 @@ mod tests {
     fn a_file_that_is_no_key_is_named() {
         let folder = tempfile::tempdir().unwrap();
         disk::write_whole(&folder.path().join("x.pk8"), b"not a key", PRIVATE).unwrap();
-        assert!(matches!(Keys::read(folder.path()), Err(PublishError::KeyUnusable { .. })));
+        assert!(matches!(
+            Keys::read(folder.path()),
+            Err(PublishError::KeyUnusable { .. })
+        ));
     }
 
     #[test]
@@ -167,12 +194,18 @@ mod tests {
         for keys in ["feed", "feed/keys", "alias/deep/keys", "feed/../feed/keys"] {
             let place = Place::new(&feed, folder.path().join(keys));
             assert!(
-                matches!(refuse_inside_feed(&place), Err(PublishError::KeysInsideFeed { .. })),
+                matches!(
+                    refuse_inside_feed(&place),
+                    Err(PublishError::KeysInsideFeed { .. })
+                ),
                 "{keys}"
             );
         }
         for keys in ["keys", "feed-keys", "feed/../keys"] {
-            assert!(refuse_inside_feed(&Place::new(&feed, folder.path().join(keys))).is_ok(), "{keys}");
+            assert!(
+                refuse_inside_feed(&Place::new(&feed, folder.path().join(keys))).is_ok(),
+                "{keys}"
+            );
         }
     }
 }

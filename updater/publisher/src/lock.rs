@@ -42,7 +42,9 @@ impl PublisherLock {
                     std::thread::sleep(Duration::from_millis(20));
                 }
                 Err(rustix::io::Errno::WOULDBLOCK) => {
-                    return Err(PublishError::Busy { keys: keys.to_owned() });
+                    return Err(PublishError::Busy {
+                        keys: keys.to_owned(),
+                    });
                 }
                 Err(rustix::io::Errno::INTR) => {}
                 Err(e) => return Err(PublishError::write(&path, e.into())),

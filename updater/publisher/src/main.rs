@@ -17,7 +17,11 @@ fn main() -> ExitCode {
             // Help and version are answers, not mistakes; a reader that went away is neither.
             let asked = !error.use_stderr();
             let _ = error.print();
-            if asked { ExitCode::SUCCESS } else { Exit::Usage.into() }
+            if asked {
+                ExitCode::SUCCESS
+            } else {
+                Exit::Usage.into()
+            }
         }
     }
 }

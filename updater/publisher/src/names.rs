@@ -71,7 +71,8 @@ pub struct Ramp {
 /// A channel's or target's name becomes a file name and part of a URL, so it is plain.
 pub(crate) fn check(what: &'static str, value: &str) -> Result<(), PublishError> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_".contains(c);
-    if !value.is_empty() && value.len() <= 64 && value.chars().all(plain) && !value.starts_with('-') {
+    if !value.is_empty() && value.len() <= 64 && value.chars().all(plain) && !value.starts_with('-')
+    {
         return Ok(());
     }
     Err(PublishError::Name {
@@ -87,7 +88,16 @@ mod tests {
 
     #[test]
     fn names_that_would_leave_their_folder_are_refused() {
-        for bad in ["", "..", "a/b", "Stable", "-x", "a.b", "a b", &"x".repeat(65)] {
+        for bad in [
+            "",
+            "..",
+            "a/b",
+            "Stable",
+            "-x",
+            "a.b",
+            "a b",
+            &"x".repeat(65),
+        ] {
             assert!(check("channel", bad).is_err(), "{bad:?}");
         }
         for good in ["stable", "x86_64-unknown-linux-gnu", "beta-2"] {

@@ -70,7 +70,11 @@ pub fn promote(place: &Place, what: &Promote) -> Result<Promoted, PublishError> 
             target: what.target.clone(),
         });
     };
-    let said = added.custom.get("notes").and_then(serde_json::Value::as_str).unwrap_or_default();
+    let said = added
+        .custom
+        .get("notes")
+        .and_then(serde_json::Value::as_str)
+        .unwrap_or_default();
     let file = ChannelFile {
         schema: SCHEMA,
         version: what.version.to_string(),
@@ -91,7 +95,11 @@ pub fn promote(place: &Place, what: &Promote) -> Result<Promoted, PublishError> 
         disk::make_folder(folder, 0o755)?;
     }
     disk::write_whole(&path, &bytes, SERVED)?;
-    feed.set_target(&name, &measure, HashMap::from([("version".to_owned(), file.version.clone().into())]))?;
+    feed.set_target(
+        &name,
+        &measure,
+        HashMap::from([("version".to_owned(), file.version.clone().into())]),
+    )?;
     let versions = feed.commit(&what.validity)?;
     Ok(Promoted {
         channel: what.channel.clone(),

@@ -21,7 +21,11 @@ pub(crate) fn sign<R: Role>(
     keys: &Keys,
     folder: &Path,
 ) -> Result<SignedRole<R>, PublishError> {
-    let (holder, sources, random) = (KeyHolder::Root(root.clone()), keys.sources(), SystemRandom::new());
+    let (holder, sources, random) = (
+        KeyHolder::Root(root.clone()),
+        keys.sources(),
+        SystemRandom::new(),
+    );
     let signed = SignedRole::new(role, &holder, &sources, &random);
     let missing = || PublishError::KeyMissing {
         role: name,
@@ -30,7 +34,9 @@ pub(crate) fn sign<R: Role>(
     match at_once(signed) {
         Some(Ok(signed)) if signed.signed().signatures.is_empty() => Err(missing()),
         Some(Ok(signed)) => Ok(signed),
-        Some(Err(ToughError::SigningKeysNotFound { .. } | ToughError::KeysNotFoundInRoot { .. })) => Err(missing()),
+        Some(Err(
+            ToughError::SigningKeysNotFound { .. } | ToughError::KeysNotFoundInRoot { .. },
+        )) => Err(missing()),
         Some(Err(source)) => Err(PublishError::Sign {
             role: name,
             source: Box::new(source),

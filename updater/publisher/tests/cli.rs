@@ -1,5 +1,8 @@
 //! The program: words, outcomes, exit codes.
 
+// Helpers of tests are tests.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -33,17 +36,29 @@ fn a_release_from_the_first_key_to_the_channel() {
     assert_eq!(json(&made)["rootSha256"], staging::digest::of(&root));
 
     std::fs::write(folder.join("any"), "bytes").unwrap();
-    let add = with_place(&["--format=json", "add"], &["--version", "1.0.0", "--archive", "any"]);
+    let add = with_place(
+        &["--format=json", "add"],
+        &["--version", "1.0.0", "--archive", "any"],
+    );
     let refused = publish(folder, &add);
     assert_eq!(refused.status.code(), Some(1));
     assert_eq!(json(&refused)["error"]["retry"], false);
 
     let added = publish(folder, &[&add[..], &["--unchecked"]].concat());
     assert_eq!(json(&added)["already"], false, "{added:?}");
-    let promoted = publish(folder, &with_place(&["promote"], &["--channel", "stable", "--version", "1.0.0"]));
+    let promoted = publish(
+        folder,
+        &with_place(&["promote"], &["--channel", "stable", "--version", "1.0.0"]),
+    );
     assert!(promoted.status.success());
-    assert!(String::from_utf8_lossy(&promoted.stdout).starts_with("stable offers 1.0.0; the feed expires 2"));
-    let refreshed = publish(folder, &with_place(&["refresh"], &["--format", "json", "--expires-days", "7"]));
+    assert!(
+        String::from_utf8_lossy(&promoted.stdout)
+            .starts_with("stable offers 1.0.0; the feed expires 2")
+    );
+    let refreshed = publish(
+        folder,
+        &with_place(&["refresh"], &["--format", "json", "--expires-days", "7"]),
+    );
     assert_eq!(json(&refreshed)["timestamp"], 4);
 }
 
@@ -52,10 +67,32 @@ fn failures_have_codes_and_exits() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let cases: [(&[&str], i32, &str); 5] = [
-        (&["refresh", "--feed", "feed", "--keys", "keys"], 1, "error[FEED_MISSING]"),
-        (&["init", "--feed", "feed", "--keys", "feed/keys"], 78, "error[KEYS_INSIDE_FEED]"),
+        (
+            &["refresh", "--feed", "feed", "--keys", "keys"],
+            1,
+            "error[FEED_MISSING]",
+        ),
+        (
+            &["init", "--feed", "feed", "--keys", "feed/keys"],
+            78,
+            "error[KEYS_INSIDE_FEED]",
+        ),
         (&["init", "--feed", "feed"], 64, "--keys"),
-        (&["add", "--feed", "feed", "--keys", "keys", "--version", "v1", "--archive", "x"], 64, "no package version"),
+        (
+            &[
+                "add",
+                "--feed",
+                "feed",
+                "--keys",
+                "keys",
+                "--version",
+                "v1",
+                "--archive",
+                "x",
+            ],
+            64,
+            "no package version",
+        ),
         (&["launch"], 64, "launch"),
     ];
     for (arguments, exit, text) in cases {
@@ -64,15 +101,28 @@ fn failures_have_codes_and_exits() {
         assert_eq!(output.status.code(), Some(exit), "{arguments:?}: {errors}");
         assert!(errors.contains(text), "{arguments:?}: {errors}");
     }
-    assert_eq!(std::fs::read_dir(folder).unwrap().count(), 0, "a refused command left something behind");
+    assert_eq!(
+        std::fs::read_dir(folder).unwrap().count(),
+        0,
+        "a refused command left something behind"
+    );
 }
 
 #[test]
 fn every_command_explains_itself_with_an_example() {
     let folder = tempfile::tempdir().unwrap();
-    for arguments in [&["--help"][..], &["init", "--help"], &["add", "--help"], &["promote", "--help"], &["refresh", "--help"]] {
+    for arguments in [
+        &["--help"][..],
+        &["init", "--help"],
+        &["add", "--help"],
+        &["promote", "--help"],
+        &["refresh", "--help"],
+    ] {
         let output = publish(folder.path(), arguments);
         assert!(output.status.success());
-        assert!(String::from_utf8_lossy(&output.stdout).contains("Example:"), "{arguments:?}");
+        assert!(
+            String::from_utf8_lossy(&output.stdout).contains("Example:"),
+            "{arguments:?}"
+        );
     }
 }

@@ -1,10 +1,15 @@
 //! Making a feed, adding to it and promoting, as a library.
 
+// Helpers of tests are tests.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use publisher::{Add, Binaries, Init, Place, Promote, PublishError, Refresh, Source, add, init, promote, refresh};
+use publisher::{
+    Add, Binaries, Init, Place, Promote, PublishError, Refresh, Source, add, init, promote, refresh,
+};
 use serde_json::Value;
 use staging::version::PackageVersion;
 
@@ -45,7 +50,8 @@ impl World {
     }
 
     fn metadata(&self, name: &str) -> Value {
-        serde_json::from_slice(&fs::read(self.place.feed.join("metadata").join(name)).unwrap()).unwrap()
+        serde_json::from_slice(&fs::read(self.place.feed.join("metadata").join(name)).unwrap())
+            .unwrap()
     }
 
     /// Every file of the feed, with its content.
@@ -82,29 +88,59 @@ fn a_new_feed_has_four_roles_private_keys_and_expiries_in_whole_seconds() {
     let made = init(&world.place, &Init::default()).unwrap();
     let bytes = fs::read(&made.root).unwrap();
     assert_eq!(made.root_sha256, staging::digest::of(&bytes));
-    assert_eq!(bytes, fs::read(world.place.feed.join("metadata/root.json")).unwrap());
+    assert_eq!(
+        bytes,
+        fs::read(world.place.feed.join("metadata/root.json")).unwrap()
+    );
 
     let root = world.metadata("1.root.json");
     assert_eq!(root["signed"]["consistent_snapshot"], true);
     let roles = root["signed"]["roles"].as_object().unwrap();
     assert_eq!(roles.len(), 4);
-    let mut ids: Vec<_> = roles.values().map(|role| role["keyids"][0].as_str().unwrap()).collect();
+    let mut ids: Vec<_> = roles
+        .values()
+        .map(|role| role["keyids"][0].as_str().unwrap())
+        .collect();
     ids.sort_unstable();
     ids.dedup();
     assert_eq!(ids.len(), 4, "roles share a key");
 
-    for name in ["1.root.json", "1.targets.json", "1.snapshot.json", "timestamp.json"] {
-        let expires = world.metadata(name)["signed"]["expires"].as_str().unwrap().to_owned();
-        assert!(expires.ends_with('Z') && !expires.contains('.'), "{name}: {expires}");
+    for name in [
+        "1.root.json",
+        "1.targets.json",
+        "1.snapshot.json",
+        "timestamp.json",
+    ] {
+        let expires = world.metadata(name)["signed"]["expires"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        assert!(
+            expires.ends_with('Z') && !expires.contains('.'),
+            "{name}: {expires}"
+        );
     }
-    assert_eq!(fs::metadata(&world.place.keys).unwrap().permissions().mode() & 0o777, 0o700);
+    assert_eq!(
+        fs::metadata(&world.place.keys)
+            .unwrap()
+            .permissions()
+            .mode()
+            & 0o777,
+        0o700
+    );
     let mut keys = 0;
     for entry in fs::read_dir(&world.place.keys).unwrap() {
-        assert_eq!(entry.unwrap().metadata().unwrap().permissions().mode() & 0o077, 0);
+        assert_eq!(
+            entry.unwrap().metadata().unwrap().permissions().mode() & 0o077,
+            0
+        );
         keys += 1;
     }
     assert_eq!(keys, 5, "four keys and the lock");
-    assert!(matches!(init(&world.place, &Init::default()), Err(PublishError::FeedExists { .. })));
+    assert!(matches!(
+        init(&world.place, &Init::default()),
+        Err(PublishError::FeedExists { .. })
+    ));
 }
 
 #[test]
@@ -121,7 +157,10 @@ fn a_version_is_packed_signed_and_promoted() {
         ..Add::new(version("1.4.2"), Source::Binaries(binaries))
     };
     let added = add(&world.place, &what).unwrap();
-    assert_eq!(added.archive, format!("rollproxy/{}/1.4.2.tar.gz", staging::TARGET));
+    assert_eq!(
+        added.archive,
+        format!("rollproxy/{}/1.4.2.tar.gz", staging::TARGET)
+    );
     let (length, sha256) = staging::digest::of_file(&added.path).unwrap();
     assert_eq!((added.length, &added.sha256), (length, &sha256));
 
@@ -131,10 +170,17 @@ fn a_version_is_packed_signed_and_promoted() {
     assert_eq!(target["custom"]["minimumVersion"], "1.0.0");
 
     let promoted = promote(&world.place, &Promote::new("stable", version("1.4.2"))).unwrap();
-    assert_eq!((promoted.before, promoted.archive), (None, added.archive.clone()));
-    let channel = &world.metadata("3.targets.json")["signed"]["targets"][format!("rollproxy/{}/stable.json", staging::TARGET)];
+    assert_eq!(
+        (promoted.before, promoted.archive),
+        (None, added.archive.clone())
+    );
+    let channel = &world.metadata("3.targets.json")["signed"]["targets"]
+        [format!("rollproxy/{}/stable.json", staging::TARGET)];
     let hash = channel["hashes"]["sha256"].as_str().unwrap();
-    let file = world.place.feed.join(format!("targets/rollproxy/{}/{hash}.stable.json", staging::TARGET));
+    let file = world.place.feed.join(format!(
+        "targets/rollproxy/{}/{hash}.stable.json",
+        staging::TARGET
+    ));
     let offer: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
     assert_eq!(
         offer,
@@ -143,7 +189,11 @@ fn a_version_is_packed_signed_and_promoted() {
 
     // The archive is what a host would accept, so it may also come from elsewhere.
     let elsewhere = world.file("elsewhere.tar.gz", &fs::read(&added.path).unwrap());
-    let again = add(&world.place, &Add::new(version("1.4.2"), Source::Archive(elsewhere))).unwrap();
+    let again = add(
+        &world.place,
+        &Add::new(version("1.4.2"), Source::Archive(elsewhere)),
+    )
+    .unwrap();
     assert!(again.already);
 }
 
@@ -151,23 +201,46 @@ fn a_version_is_packed_signed_and_promoted() {
 fn an_archive_that_hosts_would_refuse_is_refused_here_already() {
     let world = World::initialised();
     let binaries = Binaries::in_folder(&world.binaries(), "0.1.0").unwrap();
-    let added = add(&world.place, &Add::new(version("1.0.0"), Source::Binaries(binaries))).unwrap();
+    let added = add(
+        &world.place,
+        &Add::new(version("1.0.0"), Source::Binaries(binaries)),
+    )
+    .unwrap();
     let before = world.everything();
     let whole = fs::read(&added.path).unwrap();
 
-    let other = add(&world.place, &Add::new(version("9.9.0"), Source::Archive(added.path.clone())));
-    assert!(matches!(other, Err(PublishError::ArchiveMismatch { what: "version", .. })));
+    let other = add(
+        &world.place,
+        &Add::new(version("9.9.0"), Source::Archive(added.path.clone())),
+    );
+    assert!(matches!(
+        other,
+        Err(PublishError::ArchiveMismatch {
+            what: "version",
+            ..
+        })
+    ));
     let elsewhere = Add {
         target: "aarch64-unknown-linux-musl".into(),
         ..Add::new(version("1.0.0"), Source::Archive(added.path.clone()))
     };
-    assert!(matches!(add(&world.place, &elsewhere), Err(PublishError::ArchiveMismatch { what: "target", .. })));
+    assert!(matches!(
+        add(&world.place, &elsewhere),
+        Err(PublishError::ArchiveMismatch { what: "target", .. })
+    ));
     for bytes in [&whole[..whole.len() / 2], b"no archive", b""] {
         let archive = world.file("bad.tar.gz", bytes);
-        let refused = add(&world.place, &Add::new(version("1.1.0"), Source::Archive(archive)));
+        let refused = add(
+            &world.place,
+            &Add::new(version("1.1.0"), Source::Archive(archive)),
+        );
         assert!(matches!(refused, Err(PublishError::Archive { .. })));
     }
-    assert_eq!(world.everything(), before, "a refused archive left something behind");
+    assert_eq!(
+        world.everything(),
+        before,
+        "a refused archive left something behind"
+    );
 }
 
 #[test]
@@ -175,7 +248,11 @@ fn a_published_version_never_changes() {
     let world = World::initialised();
     add(&world.place, &unchecked(&world, "1.0.0", b"one")).unwrap();
     let before = world.everything();
-    assert!(add(&world.place, &unchecked(&world, "1.0.0", b"one")).unwrap().already);
+    assert!(
+        add(&world.place, &unchecked(&world, "1.0.0", b"one"))
+            .unwrap()
+            .already
+    );
     let refused = add(&world.place, &unchecked(&world, "1.0.0", b"two"));
     assert!(matches!(refused, Err(PublishError::VersionExists { .. })));
     assert_eq!(world.everything(), before);
@@ -186,7 +263,11 @@ fn a_lost_archive_comes_back_by_adding_it_again() {
     let world = World::initialised();
     let added = add(&world.place, &unchecked(&world, "1.0.0", b"one")).unwrap();
     fs::remove_file(&added.path).unwrap();
-    assert!(!add(&world.place, &unchecked(&world, "1.0.0", b"one")).unwrap().already);
+    assert!(
+        !add(&world.place, &unchecked(&world, "1.0.0", b"one"))
+            .unwrap()
+            .already
+    );
     assert_eq!(fs::read(added.path).unwrap(), b"one");
 }
 
@@ -201,7 +282,10 @@ fn only_what_was_added_can_be_promoted() {
         target: "aarch64-unknown-linux-gnu".into(),
         ..Promote::new("stable", version("1.0.0"))
     };
-    assert!(matches!(promote(&world.place, &elsewhere), Err(PublishError::VersionUnknown { .. })));
+    assert!(matches!(
+        promote(&world.place, &elsewhere),
+        Err(PublishError::VersionUnknown { .. })
+    ));
     let strange = promote(&world.place, &Promote::new("../stable", version("1.0.0")));
     assert!(matches!(strange, Err(PublishError::Name { .. })));
     assert_eq!(world.everything(), before);
@@ -222,12 +306,22 @@ fn every_change_raises_the_versions_and_overwrites_nothing_numbered() {
     };
     let before = numbered(&world);
     // A publisher that was killed before its timestamp left files that nothing refers to.
-    fs::write(world.place.feed.join("metadata/7.targets.json"), "left behind").unwrap();
+    fs::write(
+        world.place.feed.join("metadata/7.targets.json"),
+        "left behind",
+    )
+    .unwrap();
     let refreshed = refresh(&world.place, &Refresh::default()).unwrap();
-    assert_eq!((refreshed.targets, refreshed.snapshot, refreshed.timestamp), (8, 2, 2));
+    assert_eq!(
+        (refreshed.targets, refreshed.snapshot, refreshed.timestamp),
+        (8, 2, 2)
+    );
     let after = numbered(&world);
     assert!(before.iter().all(|file| after.contains(file)));
-    assert_eq!(fs::read(world.place.feed.join("metadata/7.targets.json")).unwrap(), b"left behind");
+    assert_eq!(
+        fs::read(world.place.feed.join("metadata/7.targets.json")).unwrap(),
+        b"left behind"
+    );
 }
 
 #[test]
@@ -235,18 +329,28 @@ fn an_init_that_was_cut_short_is_completed_by_the_next() {
     let world = World::initialised();
     fs::remove_file(world.place.feed.join("metadata/timestamp.json")).unwrap();
     let made = init(&world.place, &Init::default()).unwrap();
-    assert_eq!(made.root_sha256, staging::digest::of(&fs::read(made.root).unwrap()));
+    assert_eq!(
+        made.root_sha256,
+        staging::digest::of(&fs::read(made.root).unwrap())
+    );
     add(&world.place, &unchecked(&world, "1.0.0", b"one")).unwrap();
 }
 
 #[test]
 fn without_the_right_keys_nothing_is_signed() {
-    for (key, expected) in [("targets.pk8", "targets"), ("snapshot.pk8", "snapshot"), ("timestamp.pk8", "timestamp")] {
+    for (key, expected) in [
+        ("targets.pk8", "targets"),
+        ("snapshot.pk8", "snapshot"),
+        ("timestamp.pk8", "timestamp"),
+    ] {
         let world = World::initialised();
         let before = world.everything();
         fs::remove_file(world.place.keys.join(key)).unwrap();
         let refused = refresh(&world.place, &Refresh::default());
-        assert!(matches!(refused, Err(PublishError::KeyMissing { role, .. }) if role == expected), "{refused:?}");
+        assert!(
+            matches!(refused, Err(PublishError::KeyMissing { role, .. }) if role == expected),
+            "{refused:?}"
+        );
         assert_eq!(world.everything(), before);
     }
     // The root's key is needed for a new root only, so it may be kept elsewhere.
@@ -256,7 +360,10 @@ fn without_the_right_keys_nothing_is_signed() {
     // Another feed's keys are no keys.
     let other = World::initialised();
     let mixed = Place::new(&world.place.feed, &other.place.keys);
-    assert!(matches!(refresh(&mixed, &Refresh::default()), Err(PublishError::KeyMissing { .. })));
+    assert!(matches!(
+        refresh(&mixed, &Refresh::default()),
+        Err(PublishError::KeyMissing { .. })
+    ));
 }
 
 #[test]
@@ -265,11 +372,19 @@ fn exposed_keys_and_keys_inside_the_feed_are_refused() {
     let key = world.place.keys.join("timestamp.pk8");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
     let error = refresh(&world.place, &Refresh::default()).unwrap_err();
-    assert!(error.to_string().contains(&format!("chmod 600 {}", key.display())), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains(&format!("chmod 600 {}", key.display())),
+        "{error}"
+    );
 
     let inside = World::new();
     let place = Place::new(&inside.place.feed, inside.place.feed.join("targets/keys"));
-    assert!(matches!(init(&place, &Init::default()), Err(PublishError::KeysInsideFeed { .. })));
+    assert!(matches!(
+        init(&place, &Init::default()),
+        Err(PublishError::KeysInsideFeed { .. })
+    ));
     assert!(!inside.place.feed.exists(), "a refused init made folders");
 }
 
@@ -287,10 +402,16 @@ fn a_feed_that_somebody_changed_is_not_signed_again() {
         assert!(text.contains(from));
         fs::write(&path, text.replace(from, to)).unwrap();
         let refused = refresh(&world.place, &Refresh::default());
-        assert!(matches!(refused, Err(PublishError::Signature { .. })), "{name}: {refused:?}");
+        assert!(
+            matches!(refused, Err(PublishError::Signature { .. })),
+            "{name}: {refused:?}"
+        );
     }
     let world = World::new();
-    assert!(matches!(refresh(&world.place, &Refresh::default()), Err(PublishError::FeedMissing { .. })));
+    assert!(matches!(
+        refresh(&world.place, &Refresh::default()),
+        Err(PublishError::FeedMissing { .. })
+    ));
 }
 
 #[test]
@@ -298,7 +419,10 @@ fn two_publishers_at_once_lose_nothing() {
     let world = World::initialised();
     let adding: Vec<_> = ["1.0.0", "1.1.0", "1.2.0", "1.3.0"]
         .map(|text| {
-            let (place, what) = (world.place.clone(), unchecked(&world, text, text.as_bytes()));
+            let (place, what) = (
+                world.place.clone(),
+                unchecked(&world, text, text.as_bytes()),
+            );
             std::thread::spawn(move || add(&place, &what).map(drop))
         })
         .into_iter()
@@ -306,6 +430,9 @@ fn two_publishers_at_once_lose_nothing() {
     for thread in adding {
         thread.join().unwrap().unwrap();
     }
-    let targets = world.metadata("5.targets.json")["signed"]["targets"].as_object().unwrap().len();
+    let targets = world.metadata("5.targets.json")["signed"]["targets"]
+        .as_object()
+        .unwrap()
+        .len();
     assert_eq!(targets, 4);
 }

@@ -62,11 +62,15 @@ impl Downloader {
         let path = folder.join(format!("{}.part", release.sha256));
         let mut part = Part::resume(path.clone(), release.length).await?;
         let resumed = part.length;
-        match self.complete(&mut part, release, inactivity, progress).await {
+        match self
+            .complete(&mut part, release, inactivity, progress)
+            .await
+        {
             // What an earlier run left was not what it seemed. Once more, from nothing.
             Err(FeedError::ArchiveDigest { .. }) if part.resumed > 0 => {
                 let mut part = Part::resume(path, release.length).await?;
-                self.complete(&mut part, release, inactivity, progress).await?;
+                self.complete(&mut part, release, inactivity, progress)
+                    .await?;
                 Ok(part.downloaded(0))
             }
             outcome => outcome.map(|()| part.downloaded(resumed)),
@@ -93,7 +97,11 @@ impl Downloader {
                 if part.length + block.len() as u64 > release.length {
                     let actual = part.length + block.len() as u64;
                     part.remove()?;
-                    return Err(wrong_length(release, actual, "; the transfer was cut, and what came is removed"));
+                    return Err(wrong_length(
+                        release,
+                        actual,
+                        "; the transfer was cut, and what came is removed",
+                    ));
                 }
                 part.append(&block)?;
                 report(part);
@@ -121,7 +129,12 @@ impl Downloader {
     }
 
     /// Asks for what is missing. A server that sends all of it makes the part start anew.
-    async fn ask(&self, part: &mut Part, release: &Release, inactivity: Duration) -> Result<Body, FeedError> {
+    async fn ask(
+        &self,
+        part: &mut Part,
+        release: &Release,
+        inactivity: Duration,
+    ) -> Result<Body, FeedError> {
         let at = self.client.location().target(&release.path)?;
         match within(inactivity, release, self.client.get(&at, part.length)).await? {
             Answer::Absent => Err(FeedError::ArchiveMissing {

@@ -16,7 +16,9 @@ use super::transport::{Trace, TransportError};
 #[derive(Debug, thiserror::Error)]
 pub enum FeedError {
     /// A text that cannot be a feed's URL.
-    #[error("the feed's URL {url} cannot be used: {reason}; write it as https://HOST/PATH, http://HOST/PATH or file:///PATH")]
+    #[error(
+        "the feed's URL {url} cannot be used: {reason}; write it as https://HOST/PATH, http://HOST/PATH or file:///PATH"
+    )]
     Url {
         /// The URL without credentials.
         url: String,
@@ -32,7 +34,9 @@ pub enum FeedError {
         reason: String,
     },
     /// No root of trust was pinned.
-    #[error("no root of trust is pinned in {path}; run `rollproxy-updater init --feed URL --root FILE --sha256 DIGEST`")]
+    #[error(
+        "no root of trust is pinned in {path}; run `rollproxy-updater init --feed URL --root FILE --sha256 DIGEST`"
+    )]
     RootMissing {
         /// Where it should be.
         path: PathBuf,
@@ -46,7 +50,9 @@ pub enum FeedError {
         reason: String,
     },
     /// The root is not the one whose digest was given.
-    #[error("the root of trust {path} has SHA-256 {actual}, not {expected}; compare the digest with the publisher's before anything else")]
+    #[error(
+        "the root of trust {path} has SHA-256 {actual}, not {expected}; compare the digest with the publisher's before anything else"
+    )]
     RootMismatch {
         /// The file, or the URL without credentials.
         path: String,
@@ -64,7 +70,9 @@ pub enum FeedError {
         reason: &'static str,
     },
     /// Another root is pinned already.
-    #[error("another root of trust is pinned in {path} (SHA-256 {pinned}); if you mean to trust another publisher, remove that file first")]
+    #[error(
+        "another root of trust is pinned in {path} (SHA-256 {pinned}); if you mean to trust another publisher, remove that file first"
+    )]
     RootAlreadyPinned {
         /// The pinned file.
         path: PathBuf,
@@ -93,7 +101,9 @@ pub enum FeedError {
         advice: &'static str,
     },
     /// A file that must be there is not.
-    #[error("the feed at {url} has no {name}; check the feed's URL, or wait if it is being copied right now")]
+    #[error(
+        "the feed at {url} has no {name}; check the feed's URL, or wait if it is being copied right now"
+    )]
     Missing {
         /// The feed, without credentials.
         url: String,
@@ -101,7 +111,9 @@ pub enum FeedError {
         name: String,
     },
     /// A web page where metadata should be.
-    #[error("{url} answered with a web page, not TUF metadata; a captive portal, or not the feed's URL?")]
+    #[error(
+        "{url} answered with a web page, not TUF metadata; a captive portal, or not the feed's URL?"
+    )]
     WebPage {
         /// What was asked for, without credentials.
         url: String,
@@ -125,7 +137,9 @@ pub enum FeedError {
         reason: String,
     },
     /// Not signed by those whom the pinned root trusts.
-    #[error("{name} of the feed at {url} is not signed by the keys that the pinned root trusts; nothing of it was used")]
+    #[error(
+        "{name} of the feed at {url} is not signed by the keys that the pinned root trusts; nothing of it was used"
+    )]
     Signature {
         /// The feed, without credentials.
         url: String,
@@ -133,7 +147,9 @@ pub enum FeedError {
         name: String,
     },
     /// Older metadata than this host has seen.
-    #[error("the feed offers {role} version {offered}, but this host has seen {trusted}: an old copy, or somebody holding updates back")]
+    #[error(
+        "the feed offers {role} version {offered}, but this host has seen {trusted}: an old copy, or somebody holding updates back"
+    )]
     Rollback {
         /// The role that went back.
         role: String,
@@ -143,7 +159,9 @@ pub enum FeedError {
         offered: u64,
     },
     /// Metadata past their date.
-    #[error("the feed's {role} metadata expired at {expires}; what runs here goes on, but nothing is updated until the publisher signs anew (or this machine's clock is right)")]
+    #[error(
+        "the feed's {role} metadata expired at {expires}; what runs here goes on, but nothing is updated until the publisher signs anew (or this machine's clock is right)"
+    )]
     Expired {
         /// The role that expired.
         role: String,
@@ -151,7 +169,9 @@ pub enum FeedError {
         expires: Timestamp,
     },
     /// Files that do not belong together.
-    #[error("{name} of the feed at {url} does not belong to the rest of the feed; it is being changed right now, or something between keeps old copies")]
+    #[error(
+        "{name} of the feed at {url} does not belong to the rest of the feed; it is being changed right now, or something between keeps old copies"
+    )]
     Inconsistent {
         /// The feed, without credentials.
         url: String,
@@ -172,7 +192,9 @@ pub enum FeedError {
     #[error(transparent)]
     Floors(#[from] DocumentError),
     /// Cached metadata that this build cannot verify.
-    #[error("{path} cannot be verified from the pinned root ({reason}); remove the file, the next check brings it again")]
+    #[error(
+        "{path} cannot be verified from the pinned root ({reason}); remove the file, the next check brings it again"
+    )]
     CacheUnreadable {
         /// The cached file.
         path: PathBuf,
@@ -180,7 +202,9 @@ pub enum FeedError {
         reason: &'static str,
     },
     /// A channel's name that cannot stand in a feed.
-    #[error("{name:?} cannot be a channel: allowed are 1 to 64 of a-z, 0-9, - and _; mend `channel` in the configuration")]
+    #[error(
+        "{name:?} cannot be a channel: allowed are 1 to 64 of a-z, 0-9, - and _; mend `channel` in the configuration"
+    )]
     ChannelName {
         /// The name, shortened.
         name: String,
@@ -194,7 +218,9 @@ pub enum FeedError {
         reason: String,
     },
     /// The feed contradicts itself about a version.
-    #[error("the feed contradicts itself: {name} says {said}, but {other} says {otherwise}; tell the publisher")]
+    #[error(
+        "the feed contradicts itself: {name} says {said}, but {other} says {otherwise}; tell the publisher"
+    )]
     Contradiction {
         /// Where the first is said.
         name: String,
@@ -226,7 +252,9 @@ pub enum FeedError {
         broke_off: bool,
     },
     /// Other bytes than were signed for.
-    #[error("{archive} has SHA-256 {actual}, but {expected} was signed for; what was downloaded is removed")]
+    #[error(
+        "{archive} has SHA-256 {actual}, but {expected} was signed for; what was downloaded is removed"
+    )]
     ArchiveDigest {
         /// The archive's target name.
         archive: String,
@@ -238,7 +266,11 @@ pub enum FeedError {
 }
 
 impl FeedError {
-    pub(super) fn store(action: &'static str, path: impl Into<PathBuf>, source: std::io::Error) -> Self {
+    pub(super) fn store(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+        source: std::io::Error,
+    ) -> Self {
         Self::Store {
             action,
             path: path.into(),
@@ -259,7 +291,10 @@ impl FeedError {
     fn explain(error: Tuf, name: String, location: &Location) -> Self {
         let url = location.to_string();
         match error {
-            Tuf::Transport { source: Some(source), .. } => match source.downcast::<TransportError>() {
+            Tuf::Transport {
+                source: Some(source),
+                ..
+            } => match source.downcast::<TransportError>() {
                 Ok(ours) => (*ours).into(),
                 Err(_) => Self::Unreachable {
                     url,
@@ -271,7 +306,11 @@ impl FeedError {
             Tuf::Json(source) => Self::Malformed {
                 url,
                 name,
-                reason: format!("not JSON at line {}, column {}", source.line(), source.column()),
+                reason: format!(
+                    "not JSON at line {}, column {}",
+                    source.line(),
+                    source.column()
+                ),
             },
             Tuf::Malformed(_) | Tuf::NonIntegerNumber | Tuf::UnknownRole(_) => Self::Malformed {
                 url,
@@ -339,7 +378,9 @@ impl Report for FeedError {
             Self::Status { status, .. } if transient(*status) => "FEED_UNREACHABLE",
             Self::Status { .. } => "FEED_REFUSED",
             Self::Missing { .. } => "FEED_MISSING",
-            Self::WebPage { .. } | Self::Oversized { .. } | Self::Malformed { .. } => "FEED_MALFORMED",
+            Self::WebPage { .. } | Self::Oversized { .. } | Self::Malformed { .. } => {
+                "FEED_MALFORMED"
+            }
             Self::Signature { .. } => "FEED_SIGNATURE",
             Self::Rollback { .. } => "FEED_ROLLBACK",
             Self::Expired { .. } => "FEED_EXPIRED",
@@ -385,7 +426,9 @@ fn transient(status: u16) -> bool {
 
 fn advice(status: u16) -> &'static str {
     match status {
-        401 | 403 | 407 => "check the credentials in the feed's URL and whether this host may read the feed",
+        401 | 403 | 407 => {
+            "check the credentials in the feed's URL and whether this host may read the feed"
+        }
         404 | 410 => "check the feed's URL",
         300..=399 => "it points elsewhere too often or away from https; use the final URL",
         _ if transient(status) => "the server is in trouble or asks for patience",
@@ -406,7 +449,9 @@ mod tests {
     use super::*;
 
     fn location() -> Location {
-        "https://ann:secret@feeds.example/rollproxy".parse().unwrap()
+        "https://ann:secret@feeds.example/rollproxy"
+            .parse()
+            .unwrap()
     }
 
     #[test]
@@ -428,13 +473,24 @@ mod tests {
             Tuf::transport(foreign),
         ] {
             let text = FeedError::explain(error, "timestamp.json".into(), &location()).to_string();
-            assert!(!text.contains('\u{1b}') && !text.contains("secret"), "{text}");
+            assert!(
+                !text.contains('\u{1b}') && !text.contains("secret"),
+                "{text}"
+            );
         }
     }
 
     #[test]
     fn what_passes_by_itself_may_be_retried_and_what_does_not_may_not() {
-        for (status, retry) in [(500, true), (503, true), (429, true), (408, true), (403, false), (404, false), (302, false)] {
+        for (status, retry) in [
+            (500, true),
+            (503, true),
+            (429, true),
+            (408, true),
+            (403, false),
+            (404, false),
+            (302, false),
+        ] {
             let error = FeedError::Status {
                 url: String::new(),
                 status,

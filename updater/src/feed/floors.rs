@@ -58,13 +58,17 @@ pub(super) struct Seen {
 impl Seen {
     pub(super) fn of(trusted: &TrustedMetadataSet) -> Self {
         let root = trusted.root();
-        let keys = ["timestamp", "snapshot"].iter().filter_map(|role| root.role(role));
+        let keys = ["timestamp", "snapshot"]
+            .iter()
+            .filter_map(|role| root.role(role));
         Self {
             keys: keys.flat_map(|role| role.keyids.iter().cloned()).collect(),
             root: root.version,
             timestamp: trusted.timestamp().map(|timestamp| timestamp.version),
             snapshot: trusted.snapshot().map(|snapshot| snapshot.version),
-            targets: trusted.targets_role("targets").map(|targets| targets.version),
+            targets: trusted
+                .targets_role("targets")
+                .map(|targets| targets.version),
         }
     }
 }
@@ -177,12 +181,21 @@ mod tests {
         floors.judge(&seen("k", 1, 5)).unwrap();
         assert!(matches!(
             floors.judge(&seen("k", 1, 4)),
-            Err(FeedError::Rollback { trusted: 5, offered: 4, .. })
+            Err(FeedError::Rollback {
+                trusted: 5,
+                offered: 4,
+                ..
+            })
         ));
         floors.raise(&seen("k", 1, 4)).unwrap();
         assert_eq!(floors.versions.timestamp, 5);
         // A refresh that failed half-way saw less; that lowers nothing.
-        floors.raise(&Seen { timestamp: None, ..seen("k", 1, 6) }).unwrap();
+        floors
+            .raise(&Seen {
+                timestamp: None,
+                ..seen("k", 1, 6)
+            })
+            .unwrap();
         assert_eq!((floors.versions.timestamp, floors.versions.targets), (5, 6));
     }
 

@@ -25,7 +25,9 @@ impl Location {
 
     /// The local path, if this is a `file://` URL.
     pub(super) fn path(&self) -> Option<PathBuf> {
-        (self.0.scheme() == "file").then(|| self.0.to_file_path().ok()).flatten()
+        (self.0.scheme() == "file")
+            .then(|| self.0.to_file_path().ok())
+            .flatten()
     }
 
     /// Whether this is the machine itself: nothing is asked of a proxy then.
@@ -135,21 +137,40 @@ mod tests {
                 "https://feeds.example/a/b/metadata/timestamp.json"
             );
             assert_eq!(
-                feed.target("rollproxy/x/h.1.0.0.tar.gz").unwrap().url().as_str(),
+                feed.target("rollproxy/x/h.1.0.0.tar.gz")
+                    .unwrap()
+                    .url()
+                    .as_str(),
                 "https://feeds.example/a/b/targets/rollproxy/x/h.1.0.0.tar.gz"
             );
         }
         let local: Location = "file:///srv/feed%20one".parse().unwrap();
-        assert_eq!(local.metadata("x").unwrap().path().unwrap(), PathBuf::from("/srv/feed one/metadata/x"));
+        assert_eq!(
+            local.metadata("x").unwrap().path().unwrap(),
+            PathBuf::from("/srv/feed one/metadata/x")
+        );
     }
 
     #[test]
     fn credentials_are_never_shown() {
         let feed: Location = "https://ann:s3cret@feeds.example:8443/x".parse().unwrap();
-        for shown in [feed.to_string(), format!("{feed:?}"), feed.metadata("a").unwrap().to_string()] {
-            assert!(shown.contains("***@feeds.example:8443") && !shown.contains("s3cret") && !shown.contains("ann"), "{shown}");
+        for shown in [
+            feed.to_string(),
+            format!("{feed:?}"),
+            feed.metadata("a").unwrap().to_string(),
+        ] {
+            assert!(
+                shown.contains("***@feeds.example:8443")
+                    && !shown.contains("s3cret")
+                    && !shown.contains("ann"),
+                "{shown}"
+            );
         }
-        for bad in ["https://ann:s3cret@feeds.example/?token=s3cret", "ftp://ann:s3cret@feeds.example/", "ann:s3cret@[feeds"] {
+        for bad in [
+            "https://ann:s3cret@feeds.example/?token=s3cret",
+            "ftp://ann:s3cret@feeds.example/",
+            "ann:s3cret@[feeds",
+        ] {
             let error = bad.parse::<Location>().unwrap_err().to_string();
             assert!(!error.contains("s3cret"), "{error}");
         }
@@ -157,7 +178,16 @@ mod tests {
 
     #[test]
     fn what_is_no_feed_is_refused() {
-        for bad in ["", "feeds.example", "ftp://feeds.example/", "file://other/x", "https://h/?a", "https://h/#a", "/srv/feed", "data:x"] {
+        for bad in [
+            "",
+            "feeds.example",
+            "ftp://feeds.example/",
+            "file://other/x",
+            "https://h/?a",
+            "https://h/#a",
+            "/srv/feed",
+            "data:x",
+        ] {
             assert!(bad.parse::<Location>().is_err(), "{bad}");
         }
     }

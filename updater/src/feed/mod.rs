@@ -122,11 +122,20 @@ impl Feed {
     ///
     /// # Errors
     /// [`FeedError::NotRefreshed`] before a refresh; a channel file that is malformed or disagrees with the archive it names.
-    pub async fn release(&mut self, channel: &str, target: &str) -> Result<Option<Release>, FeedError> {
+    pub async fn release(
+        &mut self,
+        channel: &str,
+        target: &str,
+    ) -> Result<Option<Release>, FeedError> {
         let (updater, now) = self.current.as_mut().ok_or(FeedError::NotRefreshed)?;
         let channel = Channel::new(channel, target)?;
-        let explain = |error| FeedError::from_tuf_target(error, channel.name(), self.client.location());
-        let Some(file) = updater.get_target_info(channel.name(), *now).await.map_err(explain)? else {
+        let explain =
+            |error| FeedError::from_tuf_target(error, channel.name(), self.client.location());
+        let Some(file) = updater
+            .get_target_info(channel.name(), *now)
+            .await
+            .map_err(explain)?
+        else {
             return Ok(None);
         };
         if file.length > CHANNEL_FILE_LIMIT {
@@ -134,11 +143,17 @@ impl Feed {
         }
         let bytes = match updater.find_cached_target(&file, channel.name()) {
             Some(bytes) => bytes,
-            None => updater.download_target(&file, channel.name()).await.map_err(explain)?,
+            None => updater
+                .download_target(&file, channel.name())
+                .await
+                .map_err(explain)?,
         };
         self.store.commit()?;
         let offer = channel.parse(&bytes)?;
-        let archive = updater.get_target_info(&offer.archive, *now).await.map_err(explain)?;
+        let archive = updater
+            .get_target_info(&offer.archive, *now)
+            .await
+            .map_err(explain)?;
         let archive = archive.ok_or_else(|| FeedError::ArchiveMissing {
             archive: offer.archive.clone(),
         })?;

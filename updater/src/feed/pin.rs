@@ -53,7 +53,11 @@ pub async fn pin_root(home: &Home, source: &RootSource, sha256: &str) -> Result<
     if expected != actual {
         return Err(FeedError::RootMismatch {
             path: name,
-            expected: expected.chars().filter(char::is_ascii_graphic).take(64).collect(),
+            expected: expected
+                .chars()
+                .filter(char::is_ascii_graphic)
+                .take(64)
+                .collect(),
             actual,
         });
     }
@@ -70,7 +74,8 @@ pub async fn pin_root(home: &Home, source: &RootSource, sha256: &str) -> Result<
         Err(e) => return Err(FeedError::store("read", path, e)),
     }
     // What was cached under another root proves nothing under this one. The floors know which root they are of.
-    store::clear(&home.feed(), floors::FILE).map_err(|e| FeedError::store("write", home.feed(), e))?;
+    store::clear(&home.feed(), floors::FILE)
+        .map_err(|e| FeedError::store("write", home.feed(), e))?;
     files::write_atomic(&path, &bytes).map_err(|e| FeedError::store("write", path, e))
 }
 
@@ -115,10 +120,14 @@ async fn load(source: &RootSource) -> Result<(String, Vec<u8>), FeedError> {
         }
         RootSource::At(at) => {
             let client = Client::new(&FeedSettings::at(at.clone()))?;
-            let bytes = client.fetch(at, LIMIT).await?.ok_or_else(|| FeedError::RootUnreadable {
-                path: at.to_string(),
-                reason: "there is no such file".to_owned(),
-            })?;
+            let bytes =
+                client
+                    .fetch(at, LIMIT)
+                    .await?
+                    .ok_or_else(|| FeedError::RootUnreadable {
+                        path: at.to_string(),
+                        reason: "there is no such file".to_owned(),
+                    })?;
             Ok((at.to_string(), bytes))
         }
     }

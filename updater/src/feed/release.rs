@@ -83,7 +83,11 @@ impl Channel {
     pub(super) fn new(channel: &str, target: &str) -> Result<Self, FeedError> {
         for name in [channel, target] {
             let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_".contains(c);
-            if name.is_empty() || name.len() > 64 || !name.chars().all(plain) || name.starts_with('-') {
+            if name.is_empty()
+                || name.len() > 64
+                || !name.chars().all(plain)
+                || name.starts_with('-')
+            {
                 return Err(FeedError::ChannelName {
                     name: name.chars().take(64).collect(),
                 });
@@ -110,7 +114,8 @@ impl Channel {
     /// Reads the channel's file. Its archive must be that of its version.
     pub(super) fn parse(&self, bytes: &[u8]) -> Result<Offer, FeedError> {
         check_schema(bytes).map_err(|reason| self.malformed(reason))?;
-        let offer: Offer = serde_json::from_slice(bytes).map_err(|e| self.malformed(e.to_string()))?;
+        let offer: Offer =
+            serde_json::from_slice(bytes).map_err(|e| self.malformed(e.to_string()))?;
         let archive = format!("rollproxy/{}/{}.tar.gz", self.target, offer.version);
         if offer.archive != archive {
             return Err(FeedError::Contradiction {
@@ -124,19 +129,31 @@ impl Channel {
     }
 
     /// Puts the channel's offer and what the feed says about its archive together.
-    pub(super) fn release(&self, offer: Offer, archive: &TargetFile, consistent: bool) -> Result<Release, FeedError> {
+    pub(super) fn release(
+        &self,
+        offer: Offer,
+        archive: &TargetFile,
+        consistent: bool,
+    ) -> Result<Release, FeedError> {
         let malformed = |reason: String| FeedError::Channel {
             name: offer.archive.clone(),
             reason,
         };
-        let sha256 = archive.hashes.get("sha256").map(|hash| hash.to_ascii_lowercase());
+        let sha256 = archive
+            .hashes
+            .get("sha256")
+            .map(|hash| hash.to_ascii_lowercase());
         let sha256 = sha256
             .filter(|hash| digest::is_digest(hash))
             .ok_or_else(|| malformed("it has no SHA-256".to_owned()))?;
-        let custom = archive.custom.as_ref().ok_or_else(|| malformed("it has no custom field".to_owned()))?;
+        let custom = archive
+            .custom
+            .as_ref()
+            .ok_or_else(|| malformed("it has no custom field".to_owned()))?;
         let text = custom.to_string();
         check_schema(text.as_bytes()).map_err(malformed)?;
-        let custom: ArchiveCustom = serde_json::from_str(&text).map_err(|e| malformed(e.to_string()))?;
+        let custom: ArchiveCustom =
+            serde_json::from_str(&text).map_err(|e| malformed(e.to_string()))?;
         if custom.version != offer.version {
             return Err(FeedError::Contradiction {
                 name: self.name.clone(),
@@ -177,13 +194,18 @@ fn check_schema(json: &[u8]) -> Result<(), String> {
     let head: Head = serde_json::from_slice(json).map_err(|e| e.to_string())?;
     match head.schema {
         0 => Err("schema 0 never existed".to_owned()),
-        schema if schema > SCHEMA => Err(format!("it is of schema {schema}, and this version knows up to {SCHEMA}")),
+        schema if schema > SCHEMA => Err(format!(
+            "it is of schema {schema}, and this version knows up to {SCHEMA}"
+        )),
         _ => Ok(()),
     }
 }
 
 fn clean(text: &str, limit: usize) -> String {
-    text.chars().filter(|c| *c == '\n' || !c.is_control()).take(limit).collect()
+    text.chars()
+        .filter(|c| *c == '\n' || !c.is_control())
+        .take(limit)
+        .collect()
 }
 
 #[cfg(test)]
@@ -204,7 +226,8 @@ mod tests {
 
     fn target(custom: Value) -> TargetFile {
         let hash = "AB".repeat(32);
-        serde_json::from_value(json!({"length": 7, "hashes": {"sha256": hash}, "custom": custom})).unwrap()
+        serde_json::from_value(json!({"length": 7, "hashes": {"sha256": hash}, "custom": custom}))
+            .unwrap()
     }
 
     fn archive(version: &str) -> String {
@@ -219,7 +242,10 @@ mod tests {
             "ramp": {"start": "2030-01-01T00:00:00Z", "share": 5, "durationMs": 3_600_000},
         });
         let release = channel().release(offer, &target(custom), true).unwrap();
-        assert_eq!(release.path, format!("rollproxy/{TRIPLE}/{}.1.2.0.tar.gz", "ab".repeat(32)));
+        assert_eq!(
+            release.path,
+            format!("rollproxy/{TRIPLE}/{}.1.2.0.tar.gz", "ab".repeat(32))
+        );
         assert_eq!(release.notes, "a[31mb\nc");
         assert_eq!(release.custom.minimum_version.unwrap().to_string(), "1.0.0");
         assert_eq!(release.custom.ramp.unwrap().share, 5);
@@ -228,11 +254,21 @@ mod tests {
 
     #[test]
     fn versions_must_agree_everywhere() {
-        assert!(matches!(offer("9.9.0", &archive("1.2.0")), Err(FeedError::Contradiction { .. })));
+        assert!(matches!(
+            offer("9.9.0", &archive("1.2.0")),
+            Err(FeedError::Contradiction { .. })
+        ));
         let other_triple = archive("1.2.0").replace("x86_64", "aarch64");
-        assert!(matches!(offer("1.2.0", &other_triple), Err(FeedError::Contradiction { .. })));
+        assert!(matches!(
+            offer("1.2.0", &other_triple),
+            Err(FeedError::Contradiction { .. })
+        ));
         let offer = offer("9.9.0", &archive("9.9.0")).unwrap();
-        let refused = channel().release(offer, &target(json!({"schema": 1, "version": "1.2.0"})), true);
+        let refused = channel().release(
+            offer,
+            &target(json!({"schema": 1, "version": "1.2.0"})),
+            true,
+        );
         assert!(matches!(refused, Err(FeedError::Contradiction { .. })));
     }
 
@@ -257,9 +293,13 @@ mod tests {
         ] {
             let offer = offer("1.2.0", &archive("1.2.0")).unwrap();
             let refused = channel().release(offer, &target(custom.clone()), true);
-            assert!(matches!(refused, Err(FeedError::Channel { .. })), "{custom}");
+            assert!(
+                matches!(refused, Err(FeedError::Channel { .. })),
+                "{custom}"
+            );
         }
-        let without_digest = serde_json::from_value(json!({"length": 7, "hashes": {"sha512": "00"}})).unwrap();
+        let without_digest =
+            serde_json::from_value(json!({"length": 7, "hashes": {"sha512": "00"}})).unwrap();
         let offer = offer("1.2.0", &archive("1.2.0")).unwrap();
         assert!(channel().release(offer, &without_digest, true).is_err());
     }

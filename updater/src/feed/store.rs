@@ -71,10 +71,16 @@ impl Store {
     /// Where `name` lies.
     pub(super) fn path(&self, name: &str) -> Result<PathBuf, FeedError> {
         let below = Path::new(name);
-        if below.components().all(|part| matches!(part, Component::Normal(_))) {
+        if below
+            .components()
+            .all(|part| matches!(part, Component::Normal(_)))
+        {
             return Ok(self.folder.join(below));
         }
-        let outside = io::Error::new(io::ErrorKind::InvalidInput, "the name leads out of the cache");
+        let outside = io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "the name leads out of the cache",
+        );
         Err(FeedError::store("write", &self.folder, outside))
     }
 
@@ -131,7 +137,11 @@ fn write(folder: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// Makes the folders from `root` (whose parent exists) down to `folder`.
 fn make_private(root: &Path, folder: &Path) -> io::Result<()> {
     let mut path = root.to_owned();
-    let below = folder.strip_prefix(root).map(Path::components).into_iter().flatten();
+    let below = folder
+        .strip_prefix(root)
+        .map(Path::components)
+        .into_iter()
+        .flatten();
     for part in std::iter::once(None).chain(below.map(Some)) {
         path.extend(part);
         if files::create_private(&path)?
@@ -173,8 +183,14 @@ mod tests {
         assert!(!folder.path().join("feed").exists());
         assert_eq!(store.load("timestamp.json").unwrap().unwrap(), b"t");
         store.commit().unwrap();
-        assert_eq!(fs::read(folder.path().join("feed/timestamp.json")).unwrap(), b"t");
-        assert_eq!(fs::read(folder.path().join("feed/root_history/1.root.json")).unwrap(), b"r");
+        assert_eq!(
+            fs::read(folder.path().join("feed/timestamp.json")).unwrap(),
+            b"t"
+        );
+        assert_eq!(
+            fs::read(folder.path().join("feed/root_history/1.root.json")).unwrap(),
+            b"r"
+        );
         assert!(!folder.path().join("feed/7.snapshot.json").exists());
     }
 
@@ -185,9 +201,18 @@ mod tests {
         fs::create_dir(folder.path().join("timestamp.json")).unwrap();
         let store = Store::new(folder.path().to_owned());
         assert!(store.load("timestamp.json").is_err());
-        assert!(matches!(store.commit(), Err(FeedError::Store { action: "read", .. })));
+        assert!(matches!(
+            store.commit(),
+            Err(FeedError::Store { action: "read", .. })
+        ));
         store.store("timestamp.json", b"t").unwrap();
-        assert!(matches!(store.commit(), Err(FeedError::Store { action: "write", .. })));
+        assert!(matches!(
+            store.commit(),
+            Err(FeedError::Store {
+                action: "write",
+                ..
+            })
+        ));
     }
 
     #[test]
@@ -203,11 +228,18 @@ mod tests {
     fn clearing_keeps_the_floors() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir_all(folder.path().join("root_history")).unwrap();
-        for name in ["root_history/2.root.json", "timestamp.json", "versions.json"] {
+        for name in [
+            "root_history/2.root.json",
+            "timestamp.json",
+            "versions.json",
+        ] {
             fs::write(folder.path().join(name), "x").unwrap();
         }
         clear(folder.path(), "versions.json").unwrap();
-        let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        let left: Vec<_> = fs::read_dir(folder.path())
+            .unwrap()
+            .map(|e| e.unwrap().file_name())
+            .collect();
         assert_eq!(left, ["versions.json"]);
     }
 }

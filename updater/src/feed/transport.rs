@@ -64,8 +64,14 @@ pub(super) enum Answer {
 /// The bytes of an answer, block by block.
 #[derive(Debug)]
 pub(super) enum Body {
-    File { path: PathBuf, file: File },
-    Http { url: String, response: Box<Response> },
+    File {
+        path: PathBuf,
+        file: File,
+    },
+    Http {
+        url: String,
+        response: Box<Response>,
+    },
 }
 
 impl Client {
@@ -93,17 +99,27 @@ impl Client {
             None => match self.request(at, from).await? {
                 Some(answer) => Ok(answer),
                 // It answered with another range than asked for, or none at all: all of it, then.
-                None => self.request(at, 0).await?.ok_or_else(|| TransportError::Status {
-                    url: at.to_string(),
-                    status: StatusCode::PARTIAL_CONTENT.as_u16(),
-                }),
+                None => self
+                    .request(at, 0)
+                    .await?
+                    .ok_or_else(|| TransportError::Status {
+                        url: at.to_string(),
+                        status: StatusCode::PARTIAL_CONTENT.as_u16(),
+                    }),
             },
         }
     }
 
     /// A whole small file, or `None` if there is none.
-    pub(super) async fn fetch(&self, at: &Location, limit: u64) -> Result<Option<Vec<u8>>, TransportError> {
-        let Answer::Content { mut body, length, .. } = self.get(at, 0).await? else {
+    pub(super) async fn fetch(
+        &self,
+        at: &Location,
+        limit: u64,
+    ) -> Result<Option<Vec<u8>>, TransportError> {
+        let Answer::Content {
+            mut body, length, ..
+        } = self.get(at, 0).await?
+        else {
             return Ok(None);
         };
         let oversized = || TransportError::Oversized {
@@ -123,7 +139,9 @@ impl Client {
         // Some servers call every unknown path a page, and give it no type.
         let start = bytes.trim_ascii_start();
         if start.first() == Some(&b'<') {
-            return Err(TransportError::WebPage { url: at.to_string() });
+            return Err(TransportError::WebPage {
+                url: at.to_string(),
+            });
         }
         Ok(Some(bytes))
     }
@@ -131,15 +149,23 @@ impl Client {
     /// One request; `None` if the range asked for is not what was answered.
     async fn request(&self, at: &Location, from: u64) -> Result<Option<Answer>, TransportError> {
         let url = at.to_string();
-        let mut request = self.http.get(at.url().clone()).header(ACCEPT_ENCODING, "identity");
+        let mut request = self
+            .http
+            .get(at.url().clone())
+            .header(ACCEPT_ENCODING, "identity");
         if from > 0 {
             request = request.header(RANGE, format!("bytes={from}-"));
         }
-        let response = request.send().await.map_err(|e| unreachable(&url, self.read_timeout, &e))?;
+        let response = request
+            .send()
+            .await
+            .map_err(|e| unreachable(&url, self.read_timeout, &e))?;
         let from = match response.status() {
             StatusCode::OK => 0,
             StatusCode::PARTIAL_CONTENT if from > 0 && range_start(&response) == Some(from) => from,
-            StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE if from > 0 => return Ok(None),
+            StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE if from > 0 => {
+                return Ok(None);
+            }
             StatusCode::NOT_FOUND | StatusCode::GONE => return Ok(Some(Answer::Absent)),
             status => {
                 return Err(TransportError::Status {
@@ -166,14 +192,19 @@ impl Body {
     /// The next block, `None` at the end.
     pub(super) async fn next(&mut self) -> Result<Option<Bytes>, TransportError> {
         match self {
-            Self::Http { url, response } => response.chunk().await.map_err(|e| TransportError::Unreachable {
-                url: url.clone(),
-                reason: if e.is_timeout() {
-                    "the transfer stalled".to_owned()
-                } else {
-                    format!("the transfer broke off ({})", cause(&e))
-                },
-            }),
+            Self::Http { url, response } => {
+                response
+                    .chunk()
+                    .await
+                    .map_err(|e| TransportError::Unreachable {
+                        url: url.clone(),
+                        reason: if e.is_timeout() {
+                            "the transfer stalled".to_owned()
+                        } else {
+                            format!("the transfer broke off ({})", cause(&e))
+                        },
+                    })
+            }
             Self::File { path, file } => {
                 let mut block = Vec::with_capacity(BLOCK);
                 let count = file.take(BLOCK as u64).read_to_end(&mut block).await;
@@ -227,21 +258,30 @@ fn http_client(settings: &FeedSettings) -> reqwest::Result<reqwest::Client> {
             .no_brotli()
             .no_zstd()
             .no_deflate();
-        if settings.url.is_loopback() { builder.no_proxy() } else { builder }
+        if settings.url.is_loopback() {
+            builder.no_proxy()
+        } else {
+            builder
+        }
     };
     match settings.url.url().scheme() {
         "https" => builder().build(),
         // The machine's own certificates are read only where they can matter.
         _ if settings.url.is_loopback() => builder().tls_certs_only([]).build(),
         // A plain feed works where no certificates are installed; a redirect to https then does not.
-        _ => builder().build().or_else(|_| builder().tls_certs_only([]).build()),
+        _ => builder()
+            .build()
+            .or_else(|_| builder().tls_certs_only([]).build()),
     }
 }
 
 /// A few redirects, never from https to http. One that is not followed is answered as the status it came with.
 fn redirects() -> Policy {
     Policy::custom(|attempt| {
-        let from_https = attempt.previous().last().is_some_and(|url| url.scheme() == "https");
+        let from_https = attempt
+            .previous()
+            .last()
+            .is_some_and(|url| url.scheme() == "https");
         let downgrade = from_https && attempt.url().scheme() != "https";
         if downgrade || attempt.previous().len() > REDIRECTS {
             attempt.stop()
@@ -253,12 +293,25 @@ fn redirects() -> Policy {
 
 fn range_start(response: &Response) -> Option<u64> {
     let range = response.headers().get(CONTENT_RANGE)?.to_str().ok()?;
-    range.strip_prefix("bytes ")?.split_once('-')?.0.trim().parse().ok()
+    range
+        .strip_prefix("bytes ")?
+        .split_once('-')?
+        .0
+        .trim()
+        .parse()
+        .ok()
 }
 
 fn is_page(response: &Response) -> bool {
-    let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-    kind.is_some_and(|kind| kind.trim_start().to_ascii_lowercase().starts_with("text/html"))
+    let kind = response
+        .headers()
+        .get(CONTENT_TYPE)
+        .and_then(|kind| kind.to_str().ok());
+    kind.is_some_and(|kind| {
+        kind.trim_start()
+            .to_ascii_lowercase()
+            .starts_with("text/html")
+    })
 }
 
 fn unreachable(url: &str, patience: Duration, error: &reqwest::Error) -> TransportError {
@@ -282,7 +335,10 @@ fn cause(error: &reqwest::Error) -> String {
         innermost = source;
     }
     let text = innermost.to_string();
-    text.chars().filter(|c| matches!(c, ' '..='~')).take(160).collect()
+    text.chars()
+        .filter(|c| matches!(c, ' '..='~'))
+        .take(160)
+        .collect()
 }
 
 /// Which metadata file was asked for last; what goes wrong next is about that one.
@@ -291,7 +347,10 @@ pub(super) struct Trace(Arc<Mutex<String>>);
 
 impl Trace {
     pub(super) fn last(&self) -> String {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     fn note(&self, name: &str) {
@@ -320,17 +379,30 @@ impl MetadataTransport {
 
     async fn metadata(&self, name: &str, limit: u64) -> sigstore_tuf::Result<Option<Vec<u8>>> {
         self.trace.note(name);
-        let at = self.client.location.metadata(name).map_err(|e| Tuf::transport_with_source("", e))?;
+        let at = self
+            .client
+            .location
+            .metadata(name)
+            .map_err(|e| Tuf::transport_with_source("", e))?;
         match self.client.fetch(&at, limit).await {
             // Stores that may not be listed answer so for what is not there; the next root usually is not.
-            Err(TransportError::Status { status: 403, .. }) if name.ends_with(".root.json") => Ok(None),
+            Err(TransportError::Status { status: 403, .. }) if name.ends_with(".root.json") => {
+                Ok(None)
+            }
             outcome => outcome.map_err(|e| Tuf::transport_with_source("", e)),
         }
     }
 
     async fn target(&self, path: &str, limit: u64) -> sigstore_tuf::Result<Option<Vec<u8>>> {
-        let at = self.client.location.target(path).map_err(|e| Tuf::transport_with_source("", e))?;
-        self.client.fetch(&at, limit).await.map_err(|e| Tuf::transport_with_source("", e))
+        let at = self
+            .client
+            .location
+            .target(path)
+            .map_err(|e| Tuf::transport_with_source("", e))?;
+        self.client
+            .fetch(&at, limit)
+            .await
+            .map_err(|e| Tuf::transport_with_source("", e))
     }
 }
 

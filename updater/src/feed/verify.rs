@@ -28,11 +28,12 @@ impl Cached {
     pub(super) fn read(store: &Store, root: &PinnedRoot) -> Result<Self, FeedError> {
         // Readable is the question here, not fresh: as of the earliest moment nothing has expired.
         let whenever = Timestamp::MIN;
-        let mut trusted = TrustedMetadataSet::from_root(root.bytes())
-            .map_err(|e| FeedError::CacheUnreadable {
+        let mut trusted = TrustedMetadataSet::from_root(root.bytes()).map_err(|e| {
+            FeedError::CacheUnreadable {
                 path: "trust/root.json".into(),
                 reason: why(&e),
-            })?;
+            }
+        })?;
         loop {
             let name = format!("root_history/{}.root.json", trusted.root().version + 1);
             match read(store, &name, |bytes| trusted.update_root(bytes))? {
@@ -42,9 +43,15 @@ impl Cached {
         }
         // Each refers to the next; without one there is no judging what comes after it.
         let lower: [(&str, Update); 3] = [
-            ("timestamp.json", |trusted, bytes, now| trusted.update_timestamp(bytes, now)),
-            ("snapshot.json", |trusted, bytes, now| trusted.update_snapshot(bytes, now)),
-            ("targets.json", |trusted, bytes, now| trusted.update_targets(bytes, now).map(drop)),
+            ("timestamp.json", |trusted, bytes, now| {
+                trusted.update_timestamp(bytes, now)
+            }),
+            ("snapshot.json", |trusted, bytes, now| {
+                trusted.update_snapshot(bytes, now)
+            }),
+            ("targets.json", |trusted, bytes, now| {
+                trusted.update_targets(bytes, now).map(drop)
+            }),
         ];
         for (name, update) in lower {
             if read(store, name, |bytes| update(&mut trusted, bytes, whenever))? == Step::Absent {
@@ -55,7 +62,9 @@ impl Cached {
             root: trusted.root().version,
             timestamp: trusted.timestamp().map(|timestamp| timestamp.version),
             snapshot: trusted.snapshot().map(|snapshot| snapshot.version),
-            targets: trusted.targets_role("targets").map(|targets| targets.version),
+            targets: trusted
+                .targets_role("targets")
+                .map(|targets| targets.version),
             expires: trusted.timestamp().map(|timestamp| timestamp.expires),
         })
     }
@@ -69,12 +78,19 @@ enum Step {
     Absent,
 }
 
-fn read(store: &Store, name: &str, verify: impl FnOnce(&[u8]) -> sigstore_tuf::Result<()>) -> Result<Step, FeedError> {
+fn read(
+    store: &Store,
+    name: &str,
+    verify: impl FnOnce(&[u8]) -> sigstore_tuf::Result<()>,
+) -> Result<Step, FeedError> {
     let Some(bytes) = store.get(name)? else {
         return Ok(Step::Absent);
     };
     let path = store.path(name)?;
-    verify(&bytes).map_err(|e| FeedError::CacheUnreadable { path, reason: why(&e) })?;
+    verify(&bytes).map_err(|e| FeedError::CacheUnreadable {
+        path,
+        reason: why(&e),
+    })?;
     Ok(Step::Read)
 }
 

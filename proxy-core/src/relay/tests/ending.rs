@@ -52,13 +52,20 @@ async fn a_drain_lets_streams_finish() {
 #[tokio::test]
 async fn a_drain_answers_a_request_that_had_begun_to_arrive() {
     let proxy = Proxy::start().await;
-    let mut wire = proxy.connect_and_use().await;
+    let mut wires = Vec::new();
+    for _ in 0..10 {
+        wires.push(proxy.connect_and_use().await);
+    }
     let (begun, rest) = PLAIN.split_at(20);
-    wire.stream.write_all(begun).await.unwrap();
+    for wire in &mut wires {
+        wire.stream.write_all(begun).await.unwrap();
+    }
     proxy.relay.drain();
-    wire.stream.write_all(rest).await.unwrap();
-    assert_eq!(json_answer(&mut wire).await.0, 200);
-    assert!(is_closed(&mut wire).await);
+    for wire in &mut wires {
+        wire.stream.write_all(rest).await.unwrap();
+        assert_eq!(json_answer(wire).await.0, 200);
+        assert!(is_closed(wire).await);
+    }
     soon(proxy.relay.drained()).await;
 }
 
@@ -101,10 +108,10 @@ async fn an_abort_cuts_streams_and_never_ends_them_cleanly() {
     for version in ["HTTP/1.1", "HTTP/1.0"] {
         let mut wire = proxy.connect().await;
         let head = format!(
-            "POST /v1/messages {version}\r\nhost: x\r\nx-fixture-gate: g\r\ncontent-length: 2\r\n\r\n{{}}"
+            "POST /v1/messages {version}\r\nhost: x\r\nx-fixture-gate: {version}\r\ncontent-length: 2\r\n\r\n{{}}"
         );
         wire.stream.write_all(head.as_bytes()).await.unwrap();
-        proxy.upstream.open_gate("g", 1);
+        proxy.upstream.open_gate(version, 1);
         let head = soon(wire.head()).await.unwrap().unwrap();
         let mut framing = head.answer_framing();
         assert!(matches!(

@@ -7,12 +7,17 @@ use super::server::{Reply, Request, Server};
 use super::*;
 
 fn part(world: &World, release: &Release) -> PathBuf {
-    world.home.downloads().join(format!("{}.part", release.sha256))
+    world
+        .home
+        .downloads()
+        .join(format!("{}.part", release.sha256))
 }
 
 async fn download(world: &World, feed: &Feed, release: &Release) -> Result<Downloaded, FeedError> {
     let folder = world.home.downloads();
-    feed.downloader().download(release, &folder, PATIENCE, &mut |_| {}).await
+    feed.downloader()
+        .download(release, &folder, PATIENCE, &mut |_| {})
+        .await
 }
 
 fn is_archive(request: &Request) -> bool {
@@ -29,18 +34,40 @@ async fn an_archive_comes_whole_with_progress_and_only_once() {
         let mut seen = Vec::new();
         let folder = world.home.downloads();
         let downloader = feed.downloader();
-        let done = downloader.download(&release, &folder, PATIENCE, &mut |p| seen.push(p)).await.unwrap();
+        let done = downloader
+            .download(&release, &folder, PATIENCE, &mut |p| seen.push(p))
+            .await
+            .unwrap();
         assert_eq!((done.resumed, done.fetched), (0, 1_000_000));
         assert_eq!(fs::read(&done.path).unwrap(), bytes);
         assert_eq!(done.path, part(&world, &release));
-        assert!(seen.windows(2).all(|pair| pair[0].received < pair[1].received));
-        assert_eq!(seen.last().unwrap(), &Progress { received: 1_000_000, total: 1_000_000 });
+        assert!(
+            seen.windows(2)
+                .all(|pair| pair[0].received < pair[1].received)
+        );
+        assert_eq!(
+            seen.last().unwrap(),
+            &Progress {
+                received: 1_000_000,
+                total: 1_000_000
+            }
+        );
 
-        let again = downloader.download(&release, &folder, PATIENCE, &mut |_| {}).await.unwrap();
+        let again = downloader
+            .download(&release, &folder, PATIENCE, &mut |_| {})
+            .await
+            .unwrap();
         assert_eq!((again.resumed, again.fetched), (1_000_000, 0));
         fs::remove_file(done.path).unwrap();
     }
-    assert_eq!(server.seen().iter().filter(|request| is_archive(request)).count(), 1);
+    assert_eq!(
+        server
+            .seen()
+            .iter()
+            .filter(|request| is_archive(request))
+            .count(),
+        1
+    );
 }
 
 #[tokio::test]
@@ -56,7 +83,11 @@ async fn a_download_is_resumed_where_it_stopped() {
         assert_eq!(fs::read(&done.path).unwrap(), bytes);
         fs::remove_file(done.path).unwrap();
     }
-    let asked = server.seen().into_iter().filter(is_archive).map(|request| request.range);
+    let asked = server
+        .seen()
+        .into_iter()
+        .filter(is_archive)
+        .map(|request| request.range);
     assert_eq!(asked.collect::<Vec<_>>(), [Some(200_000)]);
 }
 
@@ -103,7 +134,12 @@ async fn what_an_earlier_run_left_is_not_trusted() {
 async fn an_archive_of_another_length_is_refused_by_name() {
     let bytes = content(100_000);
     let world = World::with_release(&bytes).await;
-    for (length, unannounced, kept) in [(100_001, false, false), (99_999, false, false), (150_000, true, false), (60_000, true, true)] {
+    for (length, unannounced, kept) in [
+        (100_001, false, false),
+        (99_999, false, false),
+        (150_000, true, false),
+        (60_000, true, true),
+    ] {
         let server = Server::with(&world.place.feed, move |request| {
             let reply = Reply {
                 unannounced,
@@ -114,9 +150,15 @@ async fn an_archive_of_another_length_is_refused_by_name() {
         .await;
         let (feed, release) = world.stable(&server.url).await.unwrap();
         let error = download(&world, &feed, &release).await.unwrap_err();
-        assert_eq!((error.code(), error.retry()), ("ARCHIVE_LENGTH", kept), "{length}: {error}");
+        assert_eq!(
+            (error.code(), error.retry()),
+            ("ARCHIVE_LENGTH", kept),
+            "{length}: {error}"
+        );
         assert!(error.to_string().contains("1.0.0.tar.gz"), "{error}");
-        let on_disk = fs::metadata(part(&world, &release)).map(|about| about.len()).ok();
+        let on_disk = fs::metadata(part(&world, &release))
+            .map(|about| about.len())
+            .ok();
         assert_eq!(on_disk, kept.then_some(60_000), "{length}");
     }
 }
@@ -129,10 +171,16 @@ async fn an_archive_that_was_cut_or_grew_in_a_local_feed_is_refused() {
     let path = world.place.feed.join("targets").join(&release.path);
     for length in [99_999, 100_001] {
         fs::write(&path, content(length)).unwrap();
-        assert_eq!(code(download(&world, &feed, &release).await), "ARCHIVE_LENGTH");
+        assert_eq!(
+            code(download(&world, &feed, &release).await),
+            "ARCHIVE_LENGTH"
+        );
     }
     fs::remove_file(path).unwrap();
-    assert_eq!(code(download(&world, &feed, &release).await), "ARCHIVE_MISSING");
+    assert_eq!(
+        code(download(&world, &feed, &release).await),
+        "ARCHIVE_MISSING"
+    );
 }
 
 #[tokio::test]
@@ -156,7 +204,10 @@ async fn a_web_page_instead_of_the_archive_is_called_so() {
     })
     .await;
     let (feed, release) = world.stable(&server.url).await.unwrap();
-    assert_eq!(code(download(&world, &feed, &release).await), "FEED_MALFORMED");
+    assert_eq!(
+        code(download(&world, &feed, &release).await),
+        "FEED_MALFORMED"
+    );
 }
 
 #[tokio::test]
@@ -184,10 +235,20 @@ async fn a_transfer_that_breaks_off_or_stalls_keeps_what_came() {
     let folder = world.home.downloads();
     let downloader = feed.downloader();
     for expected in [40_000, 70_000] {
-        let inactivity = Duration::from_millis(300);
-        let error = downloader.download(&release, &folder, inactivity, &mut |_| {}).await.unwrap_err();
-        assert_eq!((error.code(), error.retry()), ("FEED_UNREACHABLE", true), "{error}");
-        assert_eq!(fs::metadata(part(&world, &release)).unwrap().len(), expected);
+        let inactivity = Duration::from_millis(1500);
+        let error = downloader
+            .download(&release, &folder, inactivity, &mut |_| {})
+            .await
+            .unwrap_err();
+        assert_eq!(
+            (error.code(), error.retry()),
+            ("FEED_UNREACHABLE", true),
+            "{error}"
+        );
+        assert_eq!(
+            fs::metadata(part(&world, &release)).unwrap().len(),
+            expected
+        );
         if expected == 40_000 {
             fs::remove_file(part(&world, &release)).unwrap();
         }

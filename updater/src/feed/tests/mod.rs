@@ -44,7 +44,9 @@ impl World {
         let made = publisher::init(&place, &how).unwrap();
         let home = Home::at(folder.path().join("home"));
         home.create().unwrap();
-        pin_root(&home, &RootSource::File(made.root), &made.root_sha256).await.unwrap();
+        pin_root(&home, &RootSource::File(made.root), &made.root_sha256)
+            .await
+            .unwrap();
         Self {
             folder,
             place,
@@ -112,7 +114,10 @@ impl World {
     /// Refreshes and asks what stable offers.
     async fn stable(&self, url: &str) -> Result<(Feed, Release), FeedError> {
         let mut feed = self.refresh(url).await?;
-        let release = feed.release("stable", staging::TARGET).await?.expect("a stable release");
+        let release = feed
+            .release("stable", staging::TARGET)
+            .await?
+            .expect("a stable release");
         Ok((feed, release))
     }
 
@@ -143,9 +148,13 @@ fn copy_tree(from: &Path, to: &Path) {
 
 /// Bytes that do not repeat within a block.
 fn content(length: usize) -> Vec<u8> {
-    (0..length).map(|i| (i.wrapping_mul(2_654_435_761) >> 7) as u8).collect()
+    (0..length)
+        .map(|i| (i.wrapping_mul(2_654_435_761) >> 7) as u8)
+        .collect()
 }
 
 fn code<T>(result: Result<T, FeedError>) -> &'static str {
-    result.map(|_| ()).map_or_else(|error| error.code(), |()| "none")
+    result
+        .map(|_| ())
+        .map_or_else(|error| error.code(), |()| "none")
 }

@@ -11,7 +11,9 @@ use super::*;
 /// Runs a script beside the end-to-end tests with the interpreter that has the package `tuf`; its last line is JSON.
 async fn python(script: &str, arguments: &[&str]) -> Value {
     let interpreter = std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/python").join(script);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../tests/python")
+        .join(script);
     let output = tokio::process::Command::new(interpreter)
         .arg(script)
         .args(arguments)
@@ -55,19 +57,35 @@ async fn we_read_a_feed_that_python_tuf_published() {
     fs::write(&archive, content(100_000)).unwrap();
     let made = python(
         "make_feed.py",
-        &[feed.to_str().unwrap(), archive.to_str().unwrap(), "2.0.0", staging::TARGET, "stable"],
+        &[
+            feed.to_str().unwrap(),
+            archive.to_str().unwrap(),
+            "2.0.0",
+            staging::TARGET,
+            "stable",
+        ],
     )
     .await;
     let home = Home::at(folder.path().join("home"));
     home.create().unwrap();
     let root = RootSource::File(made["root"].as_str().unwrap().into());
-    pin_root(&home, &root, made["sha256"].as_str().unwrap()).await.unwrap();
+    pin_root(&home, &root, made["sha256"].as_str().unwrap())
+        .await
+        .unwrap();
 
     let settings = FeedSettings::new(&file_url(&feed)).unwrap();
     let mut feed = Feed::open(&settings, &home).unwrap();
     feed.refresh(Timestamp::now()).await.unwrap();
-    let release = feed.release("stable", staging::TARGET).await.unwrap().unwrap();
+    let release = feed
+        .release("stable", staging::TARGET)
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(release.version.to_string(), "2.0.0");
-    let done = feed.downloader().download(&release, &home.downloads(), PATIENCE, &mut |_| {}).await.unwrap();
+    let done = feed
+        .downloader()
+        .download(&release, &home.downloads(), PATIENCE, &mut |_| {})
+        .await
+        .unwrap();
     assert_eq!(fs::read(done.path).unwrap(), content(100_000));
 }

@@ -33,14 +33,21 @@ async fn a_root_is_pinned_from_a_file_a_url_or_bytes() {
     let server = Server::of(&fresh.world.place.feed).await;
     let sources = [
         fresh.root.to_str().unwrap().parse().unwrap(),
-        format!("{}metadata/root.json", fresh.world.url()).parse().unwrap(),
+        format!("{}metadata/root.json", fresh.world.url())
+            .parse()
+            .unwrap(),
         format!("{}metadata/root.json", server.url).parse().unwrap(),
         RootSource::Bytes(fs::read(&fresh.root).unwrap()),
     ];
     for source in sources {
-        pin_root(&fresh.home, &source, &fresh.sha256.to_uppercase()).await.unwrap();
+        pin_root(&fresh.home, &source, &fresh.sha256.to_uppercase())
+            .await
+            .unwrap();
         pin_root(&fresh.home, &source, &fresh.sha256).await.unwrap();
-        assert_eq!(fs::read(fresh.home.trust_root()).unwrap(), fs::read(&fresh.root).unwrap());
+        assert_eq!(
+            fs::read(fresh.home.trust_root()).unwrap(),
+            fs::read(&fresh.root).unwrap()
+        );
         fs::remove_file(fresh.home.trust_root()).unwrap();
     }
 }
@@ -50,17 +57,30 @@ async fn a_root_of_another_digest_or_of_no_worth_is_not_pinned() {
     let fresh = fresh().await;
     let root = RootSource::File(fresh.root.clone());
     for wrong in ["", "00", &"0".repeat(64)] {
-        assert_eq!(code(pin_root(&fresh.home, &root, wrong).await), "ROOT_MISMATCH");
+        assert_eq!(
+            code(pin_root(&fresh.home, &root, wrong).await),
+            "ROOT_MISMATCH"
+        );
     }
     let text = fs::read_to_string(&fresh.root).unwrap();
     let tampered = text.replacen("\"version\": 1", "\"version\": 2", 1);
     assert_ne!(text, tampered);
     for bytes in ["", "{}", "<html>", &tampered] {
-        let (source, sha256) = (RootSource::Bytes(bytes.into()), staging::digest::of(bytes.as_bytes()));
-        assert_eq!(code(pin_root(&fresh.home, &source, &sha256).await), "ROOT_INVALID", "{bytes:.20}");
+        let (source, sha256) = (
+            RootSource::Bytes(bytes.into()),
+            staging::digest::of(bytes.as_bytes()),
+        );
+        assert_eq!(
+            code(pin_root(&fresh.home, &source, &sha256).await),
+            "ROOT_INVALID",
+            "{bytes:.20}"
+        );
     }
     let nowhere = RootSource::File(fresh.root.with_file_name("none.json"));
-    assert_eq!(code(pin_root(&fresh.home, &nowhere, &fresh.sha256).await), "ROOT_UNREADABLE");
+    assert_eq!(
+        code(pin_root(&fresh.home, &nowhere, &fresh.sha256).await),
+        "ROOT_UNREADABLE"
+    );
     assert!(!fresh.home.trust_root().exists());
     let settings = FeedSettings::new(&fresh.world.url()).unwrap();
     assert_eq!(code(Feed::open(&settings, &fresh.home)), "ROOT_MISSING");
@@ -74,7 +94,10 @@ async fn another_root_takes_its_place_only_where_a_person_made_room() {
     mine.world.refresh(&mine.world.url()).await.unwrap();
     let home = &mine.world.home;
     let source = RootSource::File(other.root.clone());
-    assert_eq!(code(pin_root(home, &source, &other.sha256).await), "ROOT_ALREADY_PINNED");
+    assert_eq!(
+        code(pin_root(home, &source, &other.sha256).await),
+        "ROOT_ALREADY_PINNED"
+    );
 
     fs::remove_file(home.trust_root()).unwrap();
     pin_root(home, &source, &other.sha256).await.unwrap();

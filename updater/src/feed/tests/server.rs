@@ -75,7 +75,8 @@ impl Server {
         let (folder, special, log) = (folder.into(), Arc::new(special), Arc::clone(&seen));
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (folder, special, log) = (folder.clone(), Arc::clone(&special), Arc::clone(&log));
+                let (folder, special, log) =
+                    (folder.clone(), Arc::clone(&special), Arc::clone(&log));
                 tokio::spawn(async move {
                     let _ = serve(stream, folder, &*special, &log).await;
                 });
@@ -90,7 +91,12 @@ impl Server {
     }
 }
 
-async fn serve(mut stream: TcpStream, folder: PathBuf, special: &Special, log: &Mutex<Vec<Request>>) -> std::io::Result<()> {
+async fn serve(
+    mut stream: TcpStream,
+    folder: PathBuf,
+    special: &Special,
+    log: &Mutex<Vec<Request>>,
+) -> std::io::Result<()> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(stream.read_u8().await?);
@@ -106,7 +112,10 @@ async fn send(stream: &mut TcpStream, reply: Reply) -> std::io::Result<()> {
     for (name, value) in &reply.headers {
         head.push_str(&format!("{name}: {value}\r\n"));
     }
-    let announced = reply.headers.iter().any(|(name, _)| *name == "Content-Length");
+    let announced = reply
+        .headers
+        .iter()
+        .any(|(name, _)| *name == "Content-Length");
     if !reply.unannounced && !announced {
         head.push_str(&format!("Content-Length: {}\r\n", reply.body.len()));
     }
@@ -125,12 +134,19 @@ fn parse(head: &str) -> Request {
     let header = |name: &str| {
         head.lines().find_map(|line| {
             let (key, value) = line.split_once(':')?;
-            key.eq_ignore_ascii_case(name).then(|| value.trim().to_owned())
+            key.eq_ignore_ascii_case(name)
+                .then(|| value.trim().to_owned())
         })
     };
     Request {
         path: head.split(' ').nth(1).unwrap_or_default().to_owned(),
-        range: header("range").and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok()),
+        range: header("range").and_then(|range| {
+            range
+                .strip_prefix("bytes=")?
+                .strip_suffix('-')?
+                .parse()
+                .ok()
+        }),
         authorization: header("authorization"),
     }
 }
@@ -141,7 +157,10 @@ fn from_folder(folder: &std::path::Path, request: &Request) -> Reply {
     };
     match request.range {
         Some(from) if (from as usize) < bytes.len() => Reply::new(206, &bytes[from as usize..])
-            .header("Content-Range", format!("bytes {from}-{}/{}", bytes.len() - 1, bytes.len())),
+            .header(
+                "Content-Range",
+                format!("bytes {from}-{}/{}", bytes.len() - 1, bytes.len()),
+            ),
         Some(_) => Reply::new(416, ""),
         None => Reply::new(200, bytes),
     }
