@@ -1,7 +1,7 @@
 //! Descriptors whose ownership the compiler cannot see: the one place with `unsafe` code.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sys::signalfd::SignalFd;
@@ -63,6 +63,26 @@ pub fn take_worker_descriptors() -> std::io::Result<WorkerDescriptors> {
         rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC)?;
     }
     Ok(WorkerDescriptors { channel, config })
+}
+
+/// Closes, in every process that is started from now on, whatever this one inherited besides its
+/// standard descriptors: a worker gets what it is given, nothing else.
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub fn keep_inherited_from_workers() -> std::io::Result<()> {
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let name = entry?.file_name();
+        let Some(number) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
+        if number > 2 {
+            // SAFETY: borrowed for one call that sets a flag; were the descriptor closed meanwhile, it would fail.
+            let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+            rustix::io::fcntl_setfd(descriptor, rustix::io::FdFlags::CLOEXEC)?;
+        }
+    }
+    Ok(())
 }
 
 /// Types that own one descriptor, and return the same number for as long as they live.

@@ -52,7 +52,7 @@ impl TestFeed {
     }
 
     /// Releases a version whose worker is faulty.
-    pub fn release_faulty(&self, home: &TestHome, version: &str, fault: crate::Fault) {
+    pub fn release_faulty(&self, home: &TestHome, version: &str, fault: &str) {
         let mut entries = binaries().entries();
         entries[0].1 = binaries().path("faulty-worker");
         let extra = vec![("share/fault".to_owned(), home.fault_file(fault))];

@@ -1,6 +1,7 @@
 //! A home in a temporary folder, with packages made of the programs under test.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use staging::home::Home;
@@ -14,12 +15,10 @@ use staging::version::PackageVersion;
 
 use crate::{Tool, binaries};
 
-/// What a faulty package's worker does; see `src/bin/faulty-worker.rs`.
-pub type Fault = &'static str;
-
 /// A home that ends with the test, and so does every process that was started for it.
 pub struct TestHome {
     folder: tempfile::TempDir,
+    faults: AtomicU32,
     /// The home.
     pub home: Home,
 }
@@ -30,7 +29,7 @@ impl TestHome {
         let folder = tempfile::Builder::new().prefix("rollproxy-test-").tempdir().unwrap();
         let home = Home::at(folder.path().join("home"));
         home.create().unwrap();
-        let test = Self { folder, home };
+        let test = Self { folder, faults: AtomicU32::new(0), home };
         test.configure("");
         test
     }
@@ -58,19 +57,36 @@ impl TestHome {
         self.install_with(version, binaries().entries(), Vec::new())
     }
 
-    /// Publishes a package whose `rollproxy` is the faulty worker.
-    pub fn install_faulty(&self, version: &str, fault: Fault) -> PackageVersion {
-        let mut entries = binaries().entries();
-        entries[0].1 = binaries().path("faulty-worker");
+    /// Publishes a package that holds `rollproxy` alone: all that a supervisor's test needs, and
+    /// half the bytes.
+    pub fn install_proxy(&self, version: &str) -> PackageVersion {
+        let rollproxy = ("rollproxy".to_owned(), binaries().path("rollproxy"));
+        self.install_with(version, vec![rollproxy], Vec::new())
+    }
+
+    /// Publishes a package that holds nothing but the faulty worker as its `rollproxy`.
+    pub fn install_faulty(&self, version: &str, fault: &str) -> PackageVersion {
+        let rollproxy = ("rollproxy".to_owned(), binaries().path("faulty-worker"));
         let extra = vec![("share/fault".to_owned(), self.fault_file(fault))];
-        self.install_with(version, entries, extra)
+        self.install_with(version, vec![rollproxy], extra)
     }
 
     /// A file that tells the faulty worker what to do.
-    pub fn fault_file(&self, fault: Fault) -> PathBuf {
-        let path = self.folder.path().join(format!("fault-{}", fault.replace(' ', "-")));
+    pub fn fault_file(&self, fault: &str) -> PathBuf {
+        let name = format!("fault-{}", self.faults.fetch_add(1, Ordering::Relaxed));
+        let path = self.folder.path().join(name);
         std::fs::write(&path, fault).unwrap();
         path
+    }
+
+    /// Where the fault `told-by=<this path>` looks for what to do, each time a worker starts.
+    pub fn told_file(&self) -> PathBuf {
+        self.folder.path().join("told")
+    }
+
+    /// Tells every worker that starts from now on, and has the fault `told-by`, what to do.
+    pub fn tell(&self, fault: &str) {
+        std::fs::write(self.told_file(), fault).unwrap();
     }
 
     fn install_with(
@@ -84,6 +100,23 @@ impl TestHome {
         let manifest = pack_folder(&plan(&version, binaries, extra), staged.path()).unwrap();
         publish(&self.state_lock(), &self.home, staged, &manifest).unwrap();
         version
+    }
+
+    /// Sets an installed version pending, as a job does before it asks for the rollout.
+    pub fn set_pending(&self, version: &str) {
+        let version: PackageVersion = version.parse().unwrap();
+        let digest = format!("archive-of-{version}");
+        update_state::set_pending(&self.state_lock(), &self.home, &version, "test", &digest).unwrap();
+    }
+
+    /// Whether a version carries the mark of a bad one.
+    pub fn is_known_bad(&self, version: &str) -> bool {
+        self.state().known_bad.values().any(|bad| bad.version.to_string() == version)
+    }
+
+    /// The pending version.
+    pub fn pending(&self) -> Option<String> {
+        self.state().pending.map(|pending| pending.version.to_string())
     }
 
     /// Selects an installed version, as a first install does.

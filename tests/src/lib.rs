@@ -4,18 +4,27 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod archive;
 mod binaries;
+mod check;
 mod command;
 mod feed;
 mod home;
+pub mod process;
 mod proxy;
+mod request;
 mod server;
+mod traffic;
 mod wait;
 
+pub use archive::{Pack, signed_for, tiny};
 pub use binaries::{Binaries, binaries};
+pub use check::{Check, Standing};
 pub use command::{Finished, Tool};
 pub use feed::TestFeed;
-pub use home::{Fault, TestHome};
-pub use proxy::Proxy;
+pub use home::TestHome;
+pub use proxy::{Proxy, Starting};
+pub use request::{by_job, by_person, same_version};
 pub use server::{FileServer, Trick};
+pub use traffic::{Asked, HeldStream, ask, ask_soon};
 pub use wait::{PATIENCE, until, until_some};

@@ -16,6 +16,8 @@ pub enum Trick {
     CutAfter(usize),
     /// So many bytes of the body, then nothing, while the connection stays open.
     StallAfter(usize),
+    /// So many bytes of the body; the rest once somebody lets it go on.
+    HoldAfter(usize, Arc<tokio::sync::Notify>),
     /// The body in small pieces with a pause after each.
     Drip(usize, Duration),
     /// Another body with status 200.
@@ -138,6 +140,12 @@ async fn answer(
             // Until the client leaves.
             let _ = stream.read_u8().await;
             Ok(())
+        }
+        Some(Trick::HoldAfter(bytes, go_on)) => {
+            let (first, rest) = body.split_at(bytes.min(body.len()));
+            stream.write_all(first).await?;
+            go_on.notified().await;
+            stream.write_all(rest).await
         }
         Some(Trick::Drip(bytes, pause)) => {
             for piece in body.chunks(bytes) {

@@ -129,6 +129,11 @@ pub enum ToSupervisor {
         /// Names the transfer.
         id: Id,
     },
+    /// Comes with a connection that is between two requests: another worker shall serve the next one.
+    SocketReturned {
+        /// Names the return.
+        id: Id,
+    },
 }
 
 #[derive(Serialize)]
@@ -242,6 +247,7 @@ mod tests {
                 reason: "demoted".into(),
             },
             ToSupervisor::SocketOwned { id: 8 },
+            ToSupervisor::SocketReturned { id: 9 },
         ];
         for message in said {
             assert_eq!(decode(&encode(&message, US), US), Ok(message));

@@ -143,9 +143,9 @@ fn receive(socket: &OwnedFd, scratch: &mut [u8]) -> std::io::Result<Option<Datag
             &mut control,
             RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT,
         ) {
-            Err(Errno::INTR) => {}
-            // The peer died with messages of ours unread: what it said itself was read before.
-            Err(Errno::CONNRESET) => return Ok(None),
+            // ECONNRESET says, once and before anything else, that the peer died with messages of ours
+            // unread. What it said itself still waits behind that, and then the end.
+            Err(Errno::INTR | Errno::CONNRESET) => {}
             other => break other?,
         }
     };
@@ -208,6 +208,20 @@ mod tests {
         assert_eq!(other.try_recv().unwrap().unwrap().bytes, b"last words");
         assert!(other.try_recv().unwrap().is_none());
         assert_eq!(other.try_send(b"?", None), Err(SendFailure::Closed));
+    }
+
+    #[tokio::test]
+    async fn what_was_said_before_a_death_is_read_even_if_the_dead_had_not_read_everything() {
+        let (one, mut other) = channels();
+        other.try_send(b"never read", None).unwrap();
+        one.try_send(b"last", None).unwrap();
+        one.try_send(b"words", None).unwrap();
+        drop(one);
+        for words in [b"last".as_slice(), b"words"] {
+            let got = std::future::poll_fn(|context| other.poll_recv(context)).await;
+            assert_eq!(got.unwrap().unwrap().bytes, words);
+        }
+        assert!(other.try_recv().unwrap().is_none());
     }
 
     #[tokio::test]

@@ -102,7 +102,11 @@ pub fn main() -> ExitCode {
 fn usage(error: &clap::Error) -> ExitCode {
     // A reader that went away is no failure.
     let _ = error.print();
-    if error.use_stderr() { Exit::Usage.into() } else { Exit::Done.into() }
+    if error.use_stderr() {
+        Exit::Usage.into()
+    } else {
+        Exit::Done.into()
+    }
 }
 
 /// The home that the environment names.

@@ -8,7 +8,9 @@ use staging::report::{Exit, Failure, Format, line};
 pub fn restart(to: Option<String>, format: Format) -> Result<Exit, Failure> {
     let home = super::home()?;
     let client = Client::connect(&home).map_err(control::ControlError::into_failure)?;
-    let before = client.status().map_err(control::ControlError::into_failure)?;
+    let before = client
+        .status()
+        .map_err(control::ControlError::into_failure)?;
     let mut request = RolloutRequest::new(By::Person).seen(&before);
     request.version = to;
     let verdict = client
@@ -23,10 +25,15 @@ pub fn restart(to: Option<String>, format: Format) -> Result<Exit, Failure> {
 
 /// Reads the status again: what was kept must be what serves.
 fn verify(client: &Client, verdict: &Verdict, format: Format) -> Result<Exit, Failure> {
-    let active = client.status().ok().and_then(|status| status.rolling.active);
+    let active = client
+        .status()
+        .ok()
+        .and_then(|status| status.rolling.active);
     let serves = active.is_some_and(|active| {
         active.version == verdict.version
-            && verdict.generation.is_none_or(|generation| active.generation >= generation)
+            && verdict
+                .generation
+                .is_none_or(|generation| active.generation >= generation)
     });
     if serves {
         return Ok(Exit::Done);
@@ -43,7 +50,8 @@ fn show_step(step: &Step, format: Format) {
         Format::Text => line(&format!(
             "  {:<10} generation {} ({})",
             step.step,
-            step.generation.map_or("-".to_owned(), |generation| generation.to_string()),
+            step.generation
+                .map_or("-".to_owned(), |generation| generation.to_string()),
             step.version
         )),
     }
@@ -53,8 +61,16 @@ fn show_verdict(verdict: &Verdict, format: Format) {
     if format == Format::Json {
         return show_json(verdict);
     }
-    let reason = verdict.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
-    let code = verdict.code.as_deref().map(|code| format!(" [{code}]")).unwrap_or_default();
+    let reason = verdict
+        .reason
+        .as_deref()
+        .map(|reason| format!(": {reason}"))
+        .unwrap_or_default();
+    let code = verdict
+        .code
+        .as_deref()
+        .map(|code| format!(" [{code}]"))
+        .unwrap_or_default();
     line(&match verdict.verdict {
         Outcome::Kept => format!("kept: version {} serves{code}{reason}", verdict.version),
         other => format!("{other}{code}{reason}"),

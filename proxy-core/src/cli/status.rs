@@ -23,7 +23,10 @@ pub fn status(format: Format) -> Result<Exit, Failure> {
 
 /// No supervisor answers: what it was when it last wrote, and that it is gone.
 fn gone(home: &Home, format: Format) -> Result<Exit, Failure> {
-    let failure = ControlError::NotRunning { home: home.root().to_owned() }.into_failure();
+    let failure = ControlError::NotRunning {
+        home: home.root().to_owned(),
+    }
+    .into_failure();
     let last = std::fs::read(home.snapshot_file())
         .ok()
         .and_then(|bytes| serde_json::from_slice::<Status>(&bytes).ok());
@@ -46,7 +49,10 @@ fn picture(status: &Status, now: jiff::Timestamp) -> String {
     let rolling = &status.rolling;
     let mut lines = vec![format!(
         "rollproxy {} on {}  (supervisor pid {}, up {})",
-        status.worker_version.as_ref().map_or("nobody serves".to_owned(), ToString::to_string),
+        status
+            .worker_version
+            .as_ref()
+            .map_or("nobody serves".to_owned(), ToString::to_string),
         status.listeners.join(", "),
         status.supervisor_pid,
         age(status.since, now)
@@ -69,15 +75,23 @@ fn picture(status: &Status, now: jiff::Timestamp) -> String {
     }
     lines.push(format!(
         "  sockets    {} queued, {} in transfer, {} rejected, {} offered again",
-        rolling.queued_sockets, rolling.pending_transfers, rolling.rejected_sockets, rolling.failed_transfers
+        rolling.queued_sockets,
+        rolling.pending_transfers,
+        rolling.rejected_sockets,
+        rolling.failed_transfers
     ));
     let selected = match (&status.selected_package_version, status.pinned) {
         (Some(version), true) => format!("{version} (pinned)"),
         (Some(version), false) => version.to_string(),
         (None, _) => "none".to_owned(),
     };
-    let pending = status.pending_version.as_ref().map_or("none".to_owned(), ToString::to_string);
-    lines.push(format!("  packages   selected {selected}, pending {pending}"));
+    let pending = status
+        .pending_version
+        .as_ref()
+        .map_or("none".to_owned(), ToString::to_string);
+    lines.push(format!(
+        "  packages   selected {selected}, pending {pending}"
+    ));
     if let Some(rollout) = &rolling.last_rollout {
         lines.push(format!("  rollout    {}", rollout_line(rollout, now)));
     }
@@ -91,7 +105,11 @@ fn rollout_line(rollout: &RolloutRecord, now: jiff::Timestamp) -> String {
     let outcome = match &rollout.verdict {
         None => format!("under way for {}", age(rollout.started_at, now)),
         Some(verdict) => {
-            let reason = verdict.reason.as_deref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+            let reason = verdict
+                .reason
+                .as_deref()
+                .map(|reason| format!(" ({reason})"))
+                .unwrap_or_default();
             let ended = rollout.ended_at.unwrap_or(rollout.started_at);
             format!("{}{reason}, {} ago", verdict.verdict, age(ended, now))
         }
@@ -117,7 +135,13 @@ mod tests {
     #[test]
     fn an_age_is_short_and_never_negative() {
         let then: jiff::Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-        for (later, text) in [(0, "0s"), (59, "59s"), (61, "1m"), (3_700, "1h 1m"), (90_000, "1d 1h")] {
+        for (later, text) in [
+            (0, "0s"),
+            (59, "59s"),
+            (61, "1m"),
+            (3_700, "1h 1m"),
+            (90_000, "1d 1h"),
+        ] {
             let now = then + jiff::SignedDuration::from_secs(later);
             assert_eq!(age(then, now), text);
         }

@@ -9,19 +9,19 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::Version;
-use hyper::server::conn::http1::Builder;
-use hyper::service::service_fn;
+use hyper::body::Incoming;
+use hyper::server::conn::http1::{Builder, Connection};
+use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
 
-use super::Phase;
+use super::body::AnswerBody;
 use super::exchange::exchange;
 use super::socket::{Socket, SocketIo};
 use super::thread::Thread;
+use super::{Drain, Phase};
 
-/// How long a client may take for a head, from its first byte to its last.
-pub(super) const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest request line and fields together; more is answered 431.
 const HEAD_LIMIT: usize = 64 * 1024;
 /// The most fields in a request; more is answered 431.
@@ -53,18 +53,23 @@ pub(super) async fn serve(thread: &Rc<Thread>, socket: OwnedFd) {
         }
     };
     let standing = Rc::new(Standing::new(Rc::clone(&socket)));
-    let service = service_fn(|request| exchange(Rc::clone(thread), Rc::clone(&standing), request));
-    let mut connection = std::pin::pin!(
+    let serve_on = |socket: Rc<Socket>| {
         Builder::new()
             .preserve_header_case(true)
             .auto_date_header(false)
             .max_header_size(HEAD_LIMIT)
             .max_headers(FIELD_LIMIT)
-            .serve_connection(TokioIo::new(SocketIo(socket)), service)
-    );
+            .serve_connection(
+                TokioIo::new(SocketIo(socket)),
+                service_fn(|request| {
+                    Box::pin(exchange(Rc::clone(thread), Rc::clone(&standing), request))
+                }),
+            )
+    };
+    let mut connection = serve_on(Rc::clone(&socket));
 
     let mut phase = thread.phase.clone();
-    let mut draining = false;
+    let mut drain: Option<Drain> = None;
     // Whether hyper was told that this exchange is the last one.
     let mut closing = false;
     let mut grace = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
@@ -73,38 +78,110 @@ pub(super) async fn serve(thread: &Rc<Thread>, socket: OwnedFd) {
         tokio::select! {
             biased;
             // The end of a connection is nobody's error here: a client may leave at any time.
-            _ended = connection.as_mut() => break,
-            () = poll_fn(|cx| standing.poll_head_deadline(cx)) => {
+            _ended = Pin::new(&mut connection) => break,
+            () = poll_fn(|cx| standing.poll_head_deadline(cx, thread.head_timeout)) => {
                 standing.socket.write_now(TIMED_OUT);
                 break;
             }
             changed = phase.changed() => {
-                let now = *phase.borrow_and_update();
-                if changed.is_err() || now == Phase::Aborted {
-                    break;
-                }
-                if now == Phase::Draining && !draining {
-                    draining = true;
-                    if standing.expects_request() {
-                        grace.as_mut().reset(Instant::now() + HEAD_TIMEOUT);
-                    } else {
-                        closing = true;
-                        connection.as_mut().graceful_shutdown();
+                let now = phase.borrow_and_update().clone();
+                match now {
+                    _ if changed.is_err() => break,
+                    Phase::Aborted => break,
+                    Phase::Serving => {}
+                    Phase::Draining(_) if drain.is_some() => {}
+                    Phase::Draining(asked) => {
+                        if matches!(asked, Drain::Close) {
+                            if standing.expects_request() {
+                                grace.as_mut().reset(Instant::now() + thread.head_timeout);
+                            } else {
+                                closing = true;
+                                Pin::new(&mut connection).graceful_shutdown();
+                            }
+                        }
+                        drain = Some(asked);
                     }
                 }
             }
-            () = standing.begun.notified(), if draining && !closing => {
-                closing = true;
-                connection.as_mut().graceful_shutdown();
+            // Looked at whenever this task runs, which it does whenever an exchange or a write ends.
+            () = poll_fn(|_| ready_if(standing.is_returnable())), if !closing && is_giving_back(drain.as_ref()) => {
+                match take_out(connection, &standing) {
+                    Taken::Out => {
+                        if let (Some(Drain::GiveBack(to)), Some(socket)) = (&drain, socket.release()) {
+                            // Nobody there to take it: closed, which between two exchanges cuts nothing.
+                            let _closed = to.send(socket);
+                        }
+                        return;
+                    }
+                    Taken::Begun => connection = serve_on(Rc::clone(&socket)),
+                    Taken::Busy(busy) => {
+                        closing = true;
+                        connection = busy;
+                    }
+                }
             }
-            () = grace.as_mut(), if draining && !closing => {
+            () = standing.begun.notified(), if matches!(drain, Some(Drain::Close)) && !closing => {
                 closing = true;
-                connection.as_mut().graceful_shutdown();
+                Pin::new(&mut connection).graceful_shutdown();
+            }
+            () = grace.as_mut(), if matches!(drain, Some(Drain::Close)) && !closing => {
+                closing = true;
+                Pin::new(&mut connection).graceful_shutdown();
             }
         }
     }
     if standing.ends_by_close.get() {
         standing.socket.reset_on_close();
+    }
+}
+
+/// What came of taking a connection out of hyper's hands.
+enum Taken<C> {
+    /// Nothing of it is left in here.
+    Out,
+    /// The next request has begun to arrive and was read: it is served here first.
+    Begun,
+    /// hyper is not done with it after all; it closes it after this exchange.
+    Busy(C),
+}
+
+/// Takes a connection between two exchanges out of hyper's hands, without a byte written or lost.
+///
+/// hyper itself is the judge: told to shut down, it is done at once only if the last request was
+/// read to its end, the last answer was written to its end, and both sides wanted to go on.
+fn take_out<S>(
+    mut connection: Connection<TokioIo<SocketIo>, S>,
+    standing: &Standing,
+) -> Taken<Connection<TokioIo<SocketIo>, S>>
+where
+    S: HttpService<Incoming, ResBody = AnswerBody, Future: Unpin> + Unpin,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    if standing.used.get() {
+        Pin::new(&mut connection).graceful_shutdown();
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        match connection.poll_without_shutdown(&mut context) {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(_)) | Poll::Pending => return Taken::Busy(connection),
+        }
+    }
+    let read = connection.into_parts().read_buf;
+    if read.is_empty() {
+        return Taken::Out;
+    }
+    standing.socket.read_again(read);
+    Taken::Begun
+}
+
+fn is_giving_back(drain: Option<&Drain>) -> bool {
+    matches!(drain, Some(Drain::GiveBack(_)))
+}
+
+fn ready_if(condition: bool) -> Poll<()> {
+    if condition {
+        Poll::Ready(())
+    } else {
+        Poll::Pending
     }
 }
 
@@ -146,15 +223,20 @@ impl Standing {
         !self.busy.get() && (!self.used.get() || self.socket.has_read() || self.socket.has_unread())
     }
 
+    /// Between two exchanges, or before the first: nothing of a request was read, nothing of an answer is unwritten.
+    fn is_returnable(&self) -> bool {
+        !self.busy.get() && !self.socket.has_read() && !self.socket.is_blocked()
+    }
+
     /// Ready when a head was begun and did not end in time. No timer exists while nothing is begun: an idle
     /// connection may stay as long as it likes.
-    fn poll_head_deadline(&self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_head_deadline(&self, cx: &mut Context<'_>, limit: Duration) -> Poll<()> {
         if self.busy.get() || !self.socket.has_read() {
             return Poll::Pending;
         }
         let mut deadline = self.head_deadline.borrow_mut();
         deadline
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep(HEAD_TIMEOUT)))
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)))
             .as_mut()
             .poll(cx)
     }

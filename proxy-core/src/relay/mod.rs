@@ -20,6 +20,7 @@ mod upstream;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use staging::report::{Exit, Report};
 use tokio::sync::{mpsc, watch};
@@ -50,14 +51,39 @@ struct Adopted {
 }
 
 /// What all connections are told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 enum Phase {
     /// Serve.
     Serving,
-    /// Finish what is in flight, close what is idle.
-    Draining,
+    /// Finish what is in flight, and get rid of what is idle.
+    Draining(Drain),
     /// Cut everything.
     Aborted,
+}
+
+/// What no configuration says, but a test must be able to say.
+struct Tuning {
+    tls: tls::Tls,
+    head_timeout: Duration,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            tls: tls::Tls::default(),
+            head_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// What becomes of connections that are between two exchanges.
+#[derive(Debug, Clone)]
+pub enum Drain {
+    /// They are closed; answers whose head is not written yet say so.
+    Close,
+    /// They are sent here, open and without a byte lost, and no answer says anything. When nobody
+    /// receives, they are closed.
+    GiveBack(mpsc::UnboundedSender<OwnedFd>),
 }
 
 /// Why the relay cannot do its work.
@@ -121,9 +147,17 @@ impl Relay {
         gateway: Arc<Gateway>,
         threads: usize,
     ) -> Result<Self, RelayError> {
+        Self::start_with(config, gateway, threads, &Tuning::default())
+    }
+
+    fn start_with(
+        config: Arc<Config>,
+        gateway: Arc<Gateway>,
+        threads: usize,
+        tuning: &Tuning,
+    ) -> Result<Self, RelayError> {
         let counters = Arc::new(Counters::default());
         let (phase, watched) = watch::channel(Phase::Serving);
-        let tls = tls::Tls::default();
         let mut senders = Vec::new();
         for number in 0..threads.max(1) {
             let (sender, receiver) = mpsc::unbounded_channel();
@@ -133,7 +167,8 @@ impl Relay {
                 gateway: Arc::clone(&gateway),
                 counters: Arc::clone(&counters),
                 phase: watched.clone(),
-                tls: tls.clone(),
+                tls: tuning.tls.clone(),
+                head_timeout: tuning.head_timeout,
             };
             thread::start(setup, receiver)?;
             senders.push(sender);
@@ -163,12 +198,12 @@ impl Relay {
             .map_err(|_| RelayError::AdoptSocket { thread })
     }
 
-    /// Lets requests in flight finish and closes idle connections; returns at once, see [`Relay::drained`].
-    pub fn drain(&self) {
+    /// Lets requests in flight finish and gets rid of idle connections; returns at once, see [`Relay::drained`].
+    pub fn drain(&self, how: Drain) {
         self.shared.phase.send_if_modified(|phase| {
-            let serving = *phase == Phase::Serving;
+            let serving = matches!(phase, Phase::Serving);
             if serving {
-                *phase = Phase::Draining;
+                *phase = Phase::Draining(how);
             }
             serving
         });
@@ -183,7 +218,7 @@ impl Relay {
 
     /// Waits until [`Relay::drain`] or [`Relay::abort`] was called and no connection is left. Any runtime will do.
     pub async fn drained(&self) {
-        let ended = || *self.shared.phase.borrow() != Phase::Serving;
+        let ended = || !matches!(*self.shared.phase.borrow(), Phase::Serving);
         self.shared
             .counters
             .wait_until(|counters| ended() && counters.connections() == 0)

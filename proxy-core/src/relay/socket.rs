@@ -8,15 +8,21 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use rustix::net::{AddressFamily, RecvFlags, sockopt};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
 /// The socket itself; shared by hyper's side ([`SocketIo`]) and the connection's own loop.
 pub(super) struct Socket {
-    stream: RefCell<Stream>,
+    /// `None` once it was given back.
+    stream: RefCell<Option<Stream>>,
     /// Whether bytes were read since [`Socket::forget_reads`].
     has_read: Cell<bool>,
+    /// Whether the kernel took less than was last written to it.
+    is_blocked: Cell<bool>,
+    /// Bytes that were read before and are to be read again.
+    again: RefCell<Bytes>,
 }
 
 enum Stream {
@@ -43,8 +49,10 @@ impl Socket {
             Stream::Tcp(TcpStream::from_std(socket.into())?)
         };
         Ok(Rc::new(Self {
-            stream: RefCell::new(stream),
+            stream: RefCell::new(Some(stream)),
             has_read: Cell::new(false),
+            is_blocked: Cell::new(false),
+            again: RefCell::default(),
         }))
     }
 
@@ -57,32 +65,52 @@ impl Socket {
         self.has_read.set(false);
     }
 
+    /// Whether something written waits for the kernel to take it.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.is_blocked.get()
+    }
+
+    /// Lets the next reader read these bytes first.
+    pub(super) fn read_again(&self, bytes: Bytes) {
+        self.has_read.set(true);
+        self.again.replace(bytes);
+    }
+
+    /// Takes the descriptor out of this thread's runtime: nothing here reads or writes it any more.
+    pub(super) fn release(&self) -> Option<OwnedFd> {
+        let stream = self.stream.borrow_mut().take()?;
+        // Fails only where deregistering does; the connection is closed then.
+        match stream {
+            Stream::Tcp(stream) => stream.into_std().ok().map(OwnedFd::from),
+            Stream::Unix(stream) => stream.into_std().ok().map(OwnedFd::from),
+        }
+    }
+
     /// Whether bytes wait in the kernel that nobody has read.
     pub(super) fn has_unread(&self) -> bool {
+        let stream = self.stream.borrow();
+        let Some(stream) = &*stream else {
+            return false;
+        };
         let mut byte = [0];
-        let peeked = rustix::net::recv(
-            &*self.fd(),
-            &mut byte,
-            RecvFlags::PEEK | RecvFlags::DONTWAIT,
-        );
+        let peeked = rustix::net::recv(stream, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
         matches!(peeked, Ok((1.., _)))
     }
 
     /// Writes what fits right now; for a last word before closing.
     pub(super) fn write_now(&self, bytes: &[u8]) {
         let _gone = match &*self.stream.borrow() {
-            Stream::Tcp(stream) => stream.try_write(bytes),
-            Stream::Unix(stream) => stream.try_write(bytes),
+            Some(Stream::Tcp(stream)) => stream.try_write(bytes),
+            Some(Stream::Unix(stream)) => stream.try_write(bytes),
+            None => Ok(0),
         };
     }
 
     /// Makes the close to come a reset, so that what was sent cannot be taken for a whole answer.
     pub(super) fn reset_on_close(&self) {
-        let _gone = sockopt::set_socket_linger(&*self.fd(), Some(Duration::ZERO));
-    }
-
-    fn fd(&self) -> std::cell::Ref<'_, dyn AsFd> {
-        std::cell::Ref::map(self.stream.borrow(), |stream| stream as &dyn AsFd)
+        if let Some(stream) = &*self.stream.borrow() {
+            let _gone = sockopt::set_socket_linger(stream, Some(Duration::ZERO));
+        }
     }
 }
 
@@ -98,14 +126,16 @@ impl AsFd for Stream {
 macro_rules! on_stream {
     ($socket:expr, $stream:ident => $call:expr) => {
         match &mut *$socket.0.stream.borrow_mut() {
-            Stream::Tcp($stream) => {
+            Some(Stream::Tcp($stream)) => {
                 let $stream = Pin::new($stream);
                 $call
             }
-            Stream::Unix($stream) => {
+            Some(Stream::Unix($stream)) => {
                 let $stream = Pin::new($stream);
                 $call
             }
+            // hyper was dropped before the descriptor was released.
+            None => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     };
 }
@@ -116,6 +146,13 @@ impl AsyncRead for SocketIo {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let mut again = self.0.again.borrow_mut();
+        if !again.is_empty() {
+            let length = again.len().min(buffer.remaining());
+            buffer.put_slice(&again.split_to(length));
+            return Poll::Ready(Ok(()));
+        }
+        drop(again);
         let before = buffer.filled().len();
         let polled = on_stream!(self, stream => stream.poll_read(cx, buffer));
         if buffer.filled().len() > before {
@@ -131,7 +168,9 @@ impl AsyncWrite for SocketIo {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        on_stream!(self, stream => stream.poll_write(cx, bytes))
+        let polled = on_stream!(self, stream => stream.poll_write(cx, bytes));
+        self.0.is_blocked.set(polled.is_pending());
+        polled
     }
 
     fn poll_write_vectored(
@@ -139,7 +178,9 @@ impl AsyncWrite for SocketIo {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        on_stream!(self, stream => stream.poll_write_vectored(cx, slices))
+        let polled = on_stream!(self, stream => stream.poll_write_vectored(cx, slices));
+        self.0.is_blocked.set(polled.is_pending());
+        polled
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -26,6 +26,7 @@ pub(super) struct Setup {
     pub(super) counters: Arc<Counters>,
     pub(super) phase: watch::Receiver<Phase>,
     pub(super) tls: Tls,
+    pub(super) head_timeout: Duration,
 }
 
 /// What the connections of one thread share.
@@ -34,6 +35,8 @@ pub(super) struct Thread {
     pub(super) counters: Arc<Counters>,
     pub(super) phase: watch::Receiver<Phase>,
     pub(super) upstreams: Upstreams,
+    /// How long a client may take for a head, from its first byte to its last; and, once draining, for its first byte.
+    pub(super) head_timeout: Duration,
     /// Nothing in it is the relay's business yet; limits and time-outs of the client side will be read from it.
     _config: Arc<Config>,
 }
@@ -60,6 +63,7 @@ pub(super) fn start(
                 counters: setup.counters,
                 phase: setup.phase,
                 upstreams: Upstreams::new(setup.tls),
+                head_timeout: setup.head_timeout,
                 _config: setup.config,
             });
             LocalSet::new().block_on(&runtime, serve_all(thread, sockets));

@@ -1,5 +1,7 @@
 //! Carries out what the rollout machine asks for, and tells it what happened.
 
+use std::os::fd::OwnedFd;
+
 use control::types::{Outcome, Verdict};
 
 use crate::channel::{Channel, ToSupervisor, ToWorker, pair};
@@ -11,7 +13,7 @@ use super::liveness::Liveness;
 use super::process::{Plan, Process};
 use super::record::shortened;
 use super::rollout::{Conclusion, Effect, Event, Generation, Target};
-use super::run::Supervisor;
+use super::run::{Supervisor, settings};
 use super::transfer::Transfers;
 
 /// Sockets that may be on their way to one worker at a time.
@@ -125,8 +127,8 @@ impl Supervisor {
     /// What a worker said takes effect.
     pub(super) fn hear(&mut self, generation: Generation, heard: Heard) {
         self.counters.dropped_messages += heard.dropped;
-        for message in heard.messages {
-            self.hear_one(generation, message);
+        for (message, descriptor) in heard.messages {
+            self.hear_one(generation, message, descriptor);
         }
         if heard.closed
             && let Some(link) = self.links.get_mut(&generation)
@@ -135,7 +137,20 @@ impl Supervisor {
         }
     }
 
-    fn hear_one(&mut self, generation: Generation, message: ToSupervisor) {
+    /// Everything that a worker has said until now takes effect.
+    pub(super) fn hear_rest(&mut self, generation: Generation) {
+        if let Some(link) = self.links.get_mut(&generation) {
+            let heard = link.hear_rest();
+            self.hear(generation, heard);
+        }
+    }
+
+    fn hear_one(
+        &mut self,
+        generation: Generation,
+        message: ToSupervisor,
+        descriptor: Option<OwnedFd>,
+    ) {
         match message {
             ToSupervisor::Ready { version, protocol } => {
                 self.happened(generation, Event::Ready { version, protocol });
@@ -168,19 +183,21 @@ impl Supervisor {
                 self.socket_refused(generation, id, &reason)
             }
             ToSupervisor::SocketOwned { id } => self.socket_owned(generation, id),
+            ToSupervisor::SocketReturned { id } => self.socket_returned(generation, id, descriptor),
         }
     }
 
     /// A worker ended: first everything it still said, then the sockets it never owned, then the machine.
     pub(super) fn bury(&mut self, generation: Generation, how: String) {
-        let Some(link) = self.links.get_mut(&generation) else {
+        self.hear_rest(generation);
+        let Some(mut link) = self.links.remove(&generation) else {
             return;
         };
-        let heard = link.hear_rest();
-        self.hear(generation, heard);
-        if let Some(mut link) = self.links.remove(&generation) {
-            self.take_back(link.transfers.settle());
-        }
+        self.take_back(link.transfers.settle());
+        let how = match link.load.exchanges {
+            0 => how,
+            lost => format!("{how}; requests in flight that were lost with it: {lost}"),
+        };
         tracing::info!(generation, how, "ended");
         self.happened(generation, Event::Exited { how });
         self.forget_snapshots();
@@ -193,9 +210,7 @@ impl Supervisor {
         self.snapshots.retain(|digest, _| {
             digest == current
                 || *digest == machine.desired().config
-                || machine
-                    .last_kept()
-                    .is_some_and(|kept| kept.config == *digest)
+                || *digest == machine.fallback().config
                 || machine
                     .candidate()
                     .is_some_and(|candidate| candidate.target.config == *digest)
@@ -215,6 +230,10 @@ impl Supervisor {
             && let Some(snapshot) = self.snapshots.get(&conclusion.target.config)
         {
             self.config = snapshot.clone();
+            let rollout = &snapshot.config.rollout;
+            self.machine.configure(settings(rollout));
+            self.queue
+                .configure(rollout.queue_limit, rollout.queue_timeout);
         }
         let Some(request) = self.rollouts.request(conclusion.rollout).cloned() else {
             return;

@@ -247,7 +247,10 @@ fn json_line<T: Serialize>(value: &T) -> Bytes {
 }
 
 fn json<T: Serialize>(status: StatusCode, value: &T) -> Answer {
-    let mut answer = streamed("application/json", BodyExt::boxed(Full::new(json_line(value))));
+    let mut answer = streamed(
+        "application/json",
+        BodyExt::boxed(Full::new(json_line(value))),
+    );
     *answer.status_mut() = status;
     answer
 }

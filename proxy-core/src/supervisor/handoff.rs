@@ -19,7 +19,9 @@ impl Supervisor {
     /// Whether connections are taken out of the kernel's backlog now. While somebody serves, a full
     /// queue is back-pressure; only when nobody does is it refused, and that is counted.
     pub(super) fn accepts_now(&self) -> bool {
-        if self.machine.is_stopping() || self.retry_at.is_some() && self.queue.is_full() {
+        let pauses =
+            self.accept_again_at.is_some() || self.retry_at.is_some() && self.queue.is_full();
+        if self.machine.is_stopping() || pauses {
             return false;
         }
         !(self.queue.is_full() && self.machine.active().is_some())
@@ -28,8 +30,7 @@ impl Supervisor {
     /// A client connected.
     pub(super) fn receive(&mut self, socket: OwnedFd) {
         if let Err(socket) = self.queue.push(Moment::now(), socket) {
-            self.counters.rejected_sockets += 1;
-            reset(socket);
+            self.reject(socket);
         }
     }
 
@@ -85,10 +86,38 @@ impl Supervisor {
             return;
         };
         if let Ok(waiting) = link.transfers.refused(id) {
+            let now = Moment::now();
             tracing::debug!(generation, id, reason, "socket-refused");
+            if waiting.until <= now {
+                return self.reject(waiting.socket);
+            }
             self.queue.push_back_in_front(waiting);
-            self.retry_at = Some(Moment::now() + RETRY);
+            self.retry_at = Some(now + RETRY);
         }
+    }
+
+    /// A connection between two requests came back: the active worker gets it like a new one.
+    pub(super) fn socket_returned(
+        &mut self,
+        generation: Generation,
+        id: Id,
+        socket: Option<OwnedFd>,
+    ) {
+        let Some(socket) = socket else {
+            self.counters.dropped_messages += 1;
+            tracing::warn!(
+                generation,
+                id,
+                "a returned connection was lost: no descriptors left"
+            );
+            return;
+        };
+        if self.machine.is_stopping() {
+            // Nobody will serve it again. Between two requests an end is no loss.
+            return drop(socket);
+        }
+        self.counters.returned_sockets += 1;
+        self.receive(socket);
     }
 
     /// Puts sockets that nobody owns back in front, in their order.
@@ -99,10 +128,12 @@ impl Supervisor {
         }
     }
 
-    /// Lets the deadlines of transfers, pings and the queue take effect.
+    /// Lets the deadlines of transfers and pings take effect.
     pub(super) fn check_deadlines(&mut self, now: Moment) {
-        if self.retry_at.is_some_and(|at| at <= now) {
-            self.retry_at = None;
+        for at in [&mut self.retry_at, &mut self.accept_again_at] {
+            if at.is_some_and(|at| at <= now) {
+                *at = None;
+            }
         }
         for link in self.links.values_mut() {
             if link.flush() {
@@ -122,6 +153,11 @@ impl Supervisor {
             })
             .collect();
         for generation in deaf {
+            // What it did not say it owns it can never own now, and nobody waits for its answer.
+            if let Some(link) = self.links.get_mut(&generation) {
+                let unowned = link.transfers.settle();
+                self.take_back(unowned);
+            }
             self.happened(generation, Event::ChannelClosed);
         }
         let late: Vec<Generation> = self
@@ -133,19 +169,30 @@ impl Supervisor {
         for generation in late {
             self.judge_late(generation, now);
         }
-        for socket in self.queue.expired(now) {
-            self.counters.rejected_sockets += 1;
-            reset(socket);
-        }
+    }
+
+    /// Ends the waiting of those whose time is over while nobody serves, and of all when nobody will.
+    ///
+    /// While somebody serves, they only wait for their turn: that is bounded by the answers to transfers.
+    pub(super) fn turn_away(&mut self, now: Moment) {
+        let over: Vec<OwnedFd> = if self.machine.is_stopping() {
+            self.queue.drain().collect()
+        } else if self.machine.active().is_none() {
+            self.queue.expired(now)
+        } else {
+            return;
+        };
+        over.into_iter().for_each(|socket| self.reject(socket));
+    }
+
+    fn reject(&mut self, socket: OwnedFd) {
+        self.counters.rejected_sockets += 1;
+        reset(socket);
     }
 
     /// A deadline of this worker has passed. Its channel is read once more before it is blamed.
     fn judge_late(&mut self, generation: Generation, now: Moment) {
-        let Some(link) = self.links.get_mut(&generation) else {
-            return;
-        };
-        let heard = link.hear_rest();
-        self.hear(generation, heard);
+        self.hear_rest(generation);
         let Some(link) = self.links.get_mut(&generation) else {
             return;
         };
@@ -158,11 +205,11 @@ impl Supervisor {
             self.take_back(withdrawn.into_iter().map(|(_, waiting)| waiting).collect());
             self.happened(generation, Event::TransferUnanswered);
         }
-        if self
-            .links
-            .get(&generation)
-            .is_some_and(|link| link.liveness.is_missed(now))
-        {
+        let Some(link) = self.links.get_mut(&generation) else {
+            return;
+        };
+        if link.liveness.is_missed(now) {
+            link.liveness.give_up();
             self.happened(generation, Event::PingUnanswered);
         }
     }

@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 
-use crate::channel::{Addressee, Channel, SendFailure, ToSupervisor, ToWorker, decode, encode};
+use crate::channel::{
+    Addressee, Channel, Datagram, SendFailure, ToSupervisor, ToWorker, decode, encode,
+};
 use crate::clock::Moment;
 
 use super::liveness::Liveness;
@@ -56,8 +58,8 @@ pub struct Link {
 /// What reading a channel brought.
 #[derive(Debug, Default)]
 pub struct Heard {
-    /// Understood messages, in order.
-    pub messages: Vec<ToSupervisor>,
+    /// Understood messages, in order, each with the descriptor that came with it.
+    pub messages: Vec<(ToSupervisor, Option<OwnedFd>)>,
     /// Datagrams that were dropped.
     pub dropped: u64,
     /// The channel is at its end.
@@ -154,7 +156,7 @@ impl Link {
         for _ in 0..MESSAGES_A_TURN {
             match channel.poll_recv(context) {
                 Poll::Pending => break,
-                Poll::Ready(Ok(Some(datagram))) => heard.take(&datagram.bytes, addressee),
+                Poll::Ready(Ok(Some(datagram))) => heard.take(datagram, addressee),
                 Poll::Ready(Ok(None) | Err(_)) => {
                     heard.closed = true;
                     self.channel = None;
@@ -176,7 +178,7 @@ impl Link {
         let mut heard = Heard::default();
         while let Some(channel) = &mut self.channel {
             match channel.try_recv() {
-                Ok(Some(datagram)) => heard.take(&datagram.bytes, addressee),
+                Ok(Some(datagram)) => heard.take(datagram, addressee),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
                 Ok(None) | Err(_) => {
                     heard.closed = true;
@@ -189,9 +191,9 @@ impl Link {
 }
 
 impl Heard {
-    fn take(&mut self, bytes: &[u8], from: Addressee) {
-        match decode::<ToSupervisor>(bytes, from) {
-            Ok(message) => self.messages.push(message),
+    fn take(&mut self, datagram: Datagram, from: Addressee) {
+        match decode::<ToSupervisor>(&datagram.bytes, from) {
+            Ok(message) => self.messages.push((message, datagram.descriptor)),
             Err(dropped) => {
                 tracing::debug!(generation = from.generation, %dropped, "dropped what a worker said");
                 self.dropped += 1;

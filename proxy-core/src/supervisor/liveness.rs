@@ -13,6 +13,7 @@ pub struct Liveness {
     next_ping: Moment,
     next_id: Id,
     asked: Option<(Id, Moment)>,
+    given_up: bool,
 }
 
 impl Liveness {
@@ -24,6 +25,7 @@ impl Liveness {
             next_ping: now + interval,
             next_id: 1,
             asked: None,
+            given_up: false,
         }
     }
 
@@ -46,17 +48,22 @@ impl Liveness {
         }
     }
 
-    /// The open ping was not answered in time.
+    /// The open ping was not answered in time, and nobody has acted on it yet.
     pub fn is_missed(&self, now: Moment) -> bool {
-        self.asked.is_some_and(|(_, at)| at + self.timeout <= now)
+        !self.given_up && self.asked.is_some_and(|(_, at)| at + self.timeout <= now)
+    }
+
+    /// The worker is judged: it is not looked at again while it dies, however long that takes.
+    pub fn give_up(&mut self) {
+        self.given_up = true;
     }
 
     /// When something is due next.
-    pub fn next_deadline(&self) -> Moment {
-        match self.asked {
+    pub fn next_deadline(&self) -> Option<Moment> {
+        (!self.given_up).then(|| match self.asked {
             Some((_, at)) => at + self.timeout,
             None => self.next_ping,
-        }
+        })
     }
 }
 
@@ -79,7 +86,18 @@ mod tests {
         assert!(liveness.is_missed(at(15_000)));
         liveness.ponged(at(15_000), 1);
         assert!(!liveness.is_missed(at(15_000)));
-        assert_eq!(liveness.next_deadline(), at(20_000));
+        assert_eq!(liveness.next_deadline(), Some(at(20_000)));
         assert_eq!(liveness.ping_due(at(20_000)), Some(2));
+    }
+
+    #[test]
+    fn a_worker_is_given_up_once() {
+        let mut liveness = Liveness::new(at(0), Duration::from_secs(5), Duration::from_secs(10));
+        liveness.ping_due(at(5_000));
+        assert!(liveness.is_missed(at(15_000)));
+        liveness.give_up();
+        assert!(!liveness.is_missed(at(15_001)));
+        assert_eq!(liveness.next_deadline(), None);
+        assert_eq!(liveness.ping_due(at(30_000)), None);
     }
 }

@@ -32,6 +32,12 @@ impl<T> Queue<T> {
         }
     }
 
+    /// Another bound and time for those who come from now on.
+    pub fn configure(&mut self, limit: usize, patience: Duration) {
+        self.limit = limit;
+        self.patience = patience;
+    }
+
     /// Lines up at the end.
     ///
     /// # Errors

@@ -96,6 +96,9 @@ fn keep(
         return Ok(selected.map(|selection| selection.serial));
     }
     update_state::modify(&lock, home, |state| {
+        if let Some(digest) = digest_of(home, state, version) {
+            state.not_ready.remove(&digest);
+        }
         state.kept(version);
         if request.clear_known_bad {
             state.clear_bad(version);
@@ -135,16 +138,10 @@ fn blame(home: &Home, version: &PackageVersion, mark: Mark, cause: &str) -> Resu
         return Ok(());
     }
     let lock = StateLock::acquire(home, LOCK_TIMEOUT)?;
-    let Ok(package) = Package::open(home, version) else {
-        return Ok(());
-    };
     update_state::modify(&lock, home, |state| {
-        // A version packed on this host came from no archive: its manifest stands for it.
-        let digest = state
-            .archives
-            .get(version)
-            .cloned()
-            .unwrap_or_else(|| package.manifest.digest().to_owned());
+        let Some(digest) = digest_of(home, state, version) else {
+            return;
+        };
         let now = staging::clock::now();
         let bad = match mark {
             Mark::KnownBad => {
@@ -158,6 +155,14 @@ fn blame(home: &Home, version: &PackageVersion, mark: Mark, cause: &str) -> Resu
         }
     })?;
     Ok(())
+}
+
+/// What an installed version's marks are kept under: the digest of the archive it came from. One
+/// packed on this host came from none: its manifest stands for it.
+pub fn digest_of(home: &Home, state: &UpdateState, version: &PackageVersion) -> Option<String> {
+    let package = Package::open(home, version).ok()?;
+    let archive = state.archives.get(version).cloned();
+    Some(archive.unwrap_or_else(|| package.manifest.digest().to_owned()))
 }
 
 /// A known-bad version is not tried again at the next start.

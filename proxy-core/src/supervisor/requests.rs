@@ -12,6 +12,7 @@ use crate::clock::Moment;
 use crate::config;
 
 use super::api::Command;
+use super::record::digest_of;
 use super::rollout::{Answer, Conclusion, Request, RolloutId, Target};
 use super::rollouts::Lines;
 use super::run::Supervisor;
@@ -41,6 +42,8 @@ impl Supervisor {
         match said {
             Said::Stop => {
                 tracing::info!(again = self.machine.is_stopping(), "stops");
+                // Who was accepted already is still served.
+                self.offer_waiting(Moment::now());
                 self.listeners.clear();
                 let timeout = self.config.config.server.stop_timeout;
                 self.machine.stop(Moment::now(), timeout, &mut self.effects);
@@ -215,7 +218,8 @@ fn refuse_known_bad(
     if !matches!(request.by, By::Job | By::Pending) {
         return Ok(());
     }
-    match update_state::read(home)?.bad_version(version) {
+    let state = update_state::read(home)?;
+    match digest_of(home, &state, version).and_then(|digest| state.bad(&digest)) {
         None => Ok(()),
         Some(bad) => Err(Failure::new(
             "KNOWN_BAD",

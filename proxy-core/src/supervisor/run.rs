@@ -1,7 +1,7 @@
 //! The main loop: waits for everything at once, then lets it take effect in a fixed order.
 //!
-//! Channels are read before deadlines are looked at, so that a supervisor that was stopped for a
-//! while blames nobody for answers that lie there already.
+//! Channels are read before deadlines are believed, so that a supervisor that was stopped for a
+//! while, anywhere in its turn, blames nobody for answers that lie there already.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
@@ -19,6 +19,7 @@ use tokio::time::Sleep;
 
 use crate::clock::Moment;
 use crate::config::{self, Config};
+use crate::descriptors::keep_inherited_from_workers;
 
 use super::api::{self, Command, Door};
 use super::clerk::{Clerk, Filed};
@@ -40,11 +41,15 @@ const ACCEPTS_A_TURN: usize = 64;
 /// How soon a full channel, or a system without descriptors, is tried again.
 pub(super) const RETRY: Duration = Duration::from_millis(2);
 
+/// How soon the listeners are looked at again when the system had no descriptor for a connection.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+
 /// Runs a supervisor until SIGTERM.
 ///
 /// # Errors
 /// When it cannot start.
 pub fn serve(home: Home, blocked: &Blocked) -> Result<(), SupervisorError> {
+    keep_inherited_from_workers().map_err(SupervisorError::system("look at its descriptors"))?;
     home.create()?;
     home.check()?;
     raise_descriptor_limit();
@@ -76,6 +81,8 @@ pub(super) struct Supervisor {
     pub(super) identity: ProcessIdentity,
     pub(super) origin: Origin,
     pub(super) since: jiff::Timestamp,
+    /// The same moment on the other clock.
+    pub(super) started: Moment,
     pub(super) config: Rc<Snapshot>,
     /// The configurations that some generation, or a recovery, may still need, by digest.
     pub(super) snapshots: HashMap<String, Rc<Snapshot>>,
@@ -90,6 +97,8 @@ pub(super) struct Supervisor {
     pub(super) last_failure: Option<String>,
     pub(super) clerk: Clerk,
     pub(super) retry_at: Option<Moment>,
+    /// Until when nothing is accepted: the system had no descriptor left.
+    pub(super) accept_again_at: Option<Moment>,
     pub(super) pending_was_looked_at: bool,
     pub(super) changes: watch::Sender<u64>,
     pub(super) seen: Option<u64>,
@@ -105,10 +114,10 @@ struct Woken {
     heard: Vec<(Generation, Heard)>,
     exited: Vec<(Generation, String)>,
     filed: Vec<Filed>,
-    said: Vec<Said>,
-    commands: Vec<Command>,
     accepted: Vec<OwnedFd>,
     accept_failed: bool,
+    said: Vec<Said>,
+    commands: Vec<Command>,
     timer: bool,
 }
 
@@ -138,6 +147,7 @@ impl Supervisor {
         let control = api::bind(&home)?;
         let identity = ProcessIdentity::current()?;
         let since = staging::clock::now();
+        let started = Moment::now();
         lock.announce(
             &home,
             &SupervisorRecord {
@@ -165,7 +175,7 @@ impl Supervisor {
         let mut effects = Vec::new();
         let machine = Machine::start(
             Moment::now(),
-            settings(&config.config),
+            settings(&config.config.rollout),
             target,
             &mut effects,
         );
@@ -186,6 +196,7 @@ impl Supervisor {
             identity,
             origin,
             since,
+            started,
             config,
             machine,
             effects,
@@ -197,6 +208,7 @@ impl Supervisor {
             last_failure: None,
             clerk,
             retry_at: None,
+            accept_again_at: None,
             pending_was_looked_at: false,
             changes,
             seen: None,
@@ -224,22 +236,19 @@ impl Supervisor {
             for filed in woken.filed {
                 self.note_filed(filed);
             }
+            // Before the signals: who connected before SIGTERM is still served.
+            for socket in woken.accepted {
+                self.receive(socket);
+            }
+            if woken.accept_failed {
+                self.accept_again_at = Some(Moment::now() + ACCEPT_RETRY);
+            }
             for said in woken.said {
                 self.obey_signal(said);
             }
             for command in woken.commands {
                 self.answer(command);
             }
-            for socket in woken.accepted {
-                self.receive(socket);
-            }
-            if woken.accept_failed {
-                self.retry_at = Some(Moment::now() + Duration::from_millis(50));
-            }
-        }
-        for socket in self.queue.drain() {
-            self.counters.rejected_sockets += 1;
-            super::listener::reset(socket);
         }
         self.publish();
         tracing::info!("the supervisor ends");
@@ -249,11 +258,23 @@ impl Supervisor {
     fn settle_turn(&mut self) {
         let now = Moment::now();
         self.check_deadlines(now);
-        self.machine.tick(now, &mut self.effects);
+        self.tick(now);
         self.carry_out();
         self.offer_waiting(now);
+        self.turn_away(now);
         self.carry_out();
         self.publish();
+    }
+
+    /// Lets the machine's deadlines take effect, once everything that was said before they passed is heard.
+    fn tick(&mut self, now: Moment) {
+        if self.machine.next_deadline().is_some_and(|at| at <= now) {
+            let generations: Vec<Generation> = self.links.keys().copied().collect();
+            for generation in generations {
+                self.hear_rest(generation);
+            }
+        }
+        self.machine.tick(now, &mut self.effects);
     }
 
     /// Waits until at least one thing is to be done, and takes all of them.
@@ -322,13 +343,18 @@ impl Supervisor {
                 link.transfers.next_deadline()
             };
             let closed = link.closed_at.map(|at| at + DEATH_FOLLOWS);
-            [answer, closed, Some(link.liveness.next_deadline())]
+            [answer, closed, link.liveness.next_deadline()]
         });
+        let turn_away = match self.machine.active() {
+            Some(_) => None,
+            None => self.queue.next_deadline(),
+        };
         links
             .chain([
                 self.machine.next_deadline(),
-                self.queue.next_deadline(),
+                turn_away,
                 self.retry_at,
+                self.accept_again_at,
             ])
             .flatten()
             .min()
@@ -351,8 +377,7 @@ fn open_door(
     receiver
 }
 
-fn settings(config: &Config) -> Settings {
-    let rollout = &config.rollout;
+pub(super) fn settings(rollout: &config::Rollout) -> Settings {
     Settings {
         ready_timeout: rollout.ready_timeout,
         drain_deadline: (!rollout.drain_deadline.is_zero()).then_some(rollout.drain_deadline),

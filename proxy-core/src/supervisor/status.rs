@@ -5,8 +5,6 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use control::types::{Place, Rolling, Status};
 use staging::{package, selection, update_state};
 
-use crate::clock::Moment;
-
 use super::clerk::Paper;
 use super::rollout::Worker;
 use super::run::Supervisor;
@@ -93,9 +91,10 @@ impl Supervisor {
     }
 
     fn place(&self, worker: &Worker) -> Place {
-        let age = Moment::now().since(worker.since).as_millis();
-        let age = jiff::SignedDuration::from_millis(i64::try_from(age).unwrap_or(i64::MAX));
-        let since = staging::clock::now().checked_sub(age).unwrap_or(self.since);
+        // Counted from our own start, so that it is the same time whenever it is told.
+        let after = worker.since.since(self.started).as_millis();
+        let after = jiff::SignedDuration::from_millis(i64::try_from(after).unwrap_or(i64::MAX));
+        let since = self.since.checked_add(after).unwrap_or(self.since);
         let load = self
             .links
             .get(&worker.generation)

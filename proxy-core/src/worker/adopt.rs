@@ -44,14 +44,9 @@ impl Adoptions {
         self.draining = true;
     }
 
-    /// [`Self::drain`] was called.
-    pub fn is_draining(&self) -> bool {
-        self.draining
-    }
-
-    /// Nothing waits for its commit.
-    pub fn is_empty(&self) -> bool {
-        self.held.is_empty()
+    /// No new ones come, and nothing waits for its commit.
+    pub fn is_over(&self) -> bool {
+        self.draining && self.held.is_empty()
     }
 }
 
@@ -69,17 +64,21 @@ mod tests {
         assert_eq!(adoptions.offered(1, socket()), Offer::Accepted);
         adoptions.drain();
         assert_eq!(adoptions.offered(2, socket()), Offer::Refused("draining"));
-        assert!(!adoptions.is_empty());
+        assert!(!adoptions.is_over());
         assert!(adoptions.committed(1).is_some());
         assert!(adoptions.committed(1).is_none());
         assert!(adoptions.committed(2).is_none());
-        assert!(adoptions.is_empty());
+        assert!(adoptions.is_over());
     }
 
     #[test]
     fn a_message_whose_descriptor_was_lost_is_refused() {
         let mut adoptions = Adoptions::default();
-        assert_eq!(adoptions.offered(1, None), Offer::Refused("no descriptors left"));
-        assert!(adoptions.is_empty());
+        assert_eq!(
+            adoptions.offered(1, None),
+            Offer::Refused("no descriptors left")
+        );
+        adoptions.drain();
+        assert!(adoptions.is_over());
     }
 }

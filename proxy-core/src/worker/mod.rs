@@ -7,18 +7,21 @@
 mod adopt;
 mod vitals;
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use staging::home::Home;
+use tokio::sync::mpsc;
 
-use crate::channel::{Addressee, Blame, Channel, Datagram, SendFailure, ToSupervisor, ToWorker, decode, encode};
+use crate::channel::{
+    Addressee, Blame, Channel, Datagram, SendFailure, ToSupervisor, ToWorker, decode, encode,
+};
 use crate::config::Config;
-use crate::gateway::Gateway;
 use crate::descriptors::take_worker_descriptors;
-use crate::relay::{Load, Relay};
+use crate::gateway::Gateway;
+use crate::relay::{Drain, Load, Relay};
 
 use adopt::{Adoptions, Offer};
 use vitals::WorkerVitals;
@@ -63,7 +66,12 @@ pub fn run(generation: u64, home: Home) -> Result<(), WorkerError> {
         match worker.serve(descriptors.config, home).await {
             Ok(()) => Ok(()),
             Err(Trouble { reason, blame }) => {
-                worker.say(&ToSupervisor::Fatal { reason: reason.clone(), blame }).await;
+                worker
+                    .say(&ToSupervisor::Fatal {
+                        reason: reason.clone(),
+                        blame,
+                    })
+                    .await;
                 Err(WorkerError::Fatal { generation, reason })
             }
         }
@@ -85,11 +93,22 @@ impl Trouble {
 struct Worker {
     us: Addressee,
     channel: Channel,
+    /// How many connections were given back.
+    returned: u64,
+}
+
+/// What messages of the supervisor act on.
+struct Duties {
+    relay: Relay,
+    vitals: Arc<WorkerVitals>,
+    adoptions: Adoptions,
+    give_back: mpsc::UnboundedSender<OwnedFd>,
 }
 
 /// What ends the wait of the main loop.
 enum Wake {
     Said(std::io::Result<Option<Datagram>>),
+    Returned(OwnedFd),
     LoadIsDue,
     NothingLeft,
 }
@@ -97,8 +116,12 @@ enum Wake {
 impl Worker {
     fn connect(generation: u64, channel: OwnedFd) -> Result<Self, WorkerError> {
         Ok(Self {
-            us: Addressee { generation, pid: std::process::id() },
+            us: Addressee {
+                generation,
+                pid: std::process::id(),
+            },
             channel: Channel::new(channel).map_err(WorkerError::Inherit)?,
+            returned: 0,
         })
     }
 
@@ -111,12 +134,25 @@ impl Worker {
             Gateway::new(&config, vitals.clone())
                 .map_err(|e| Trouble::of(Blame::Configuration)(e.to_string()))?,
         );
-        let relay = Relay::start(config, gateway, threads()).map_err(|e| Trouble::of(Blame::Host)(e.to_string()))?;
+        let relay = Relay::start(config, gateway, threads())
+            .map_err(|e| Trouble::of(Blame::Host)(e.to_string()))?;
         vitals.watch(&relay);
-        relay.self_test().await.map_err(|e| Trouble::of(Blame::Package)(format!("the self-test request failed: {e}")))?;
-        self.say(&ToSupervisor::Ready { version, protocol: staging::protocol::CHANNEL_PROTOCOL }).await;
+        relay.self_test().await.map_err(|e| {
+            Trouble::of(Blame::Package)(format!("the self-test request failed: {e}"))
+        })?;
+        self.say(&ToSupervisor::Ready {
+            version,
+            protocol: staging::protocol::CHANNEL_PROTOCOL,
+        })
+        .await;
 
-        let mut adoptions = Adoptions::default();
+        let (give_back, mut returns) = mpsc::unbounded_channel();
+        let mut duties = Duties {
+            relay,
+            vitals,
+            adoptions: Adoptions::default(),
+            give_back,
+        };
         let mut last_load = Load::default();
         let mut load_due = tokio::time::interval(LOAD_INTERVAL);
         load_due.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -124,36 +160,40 @@ impl Worker {
             let wake = tokio::select! {
                 biased;
                 said = std::future::poll_fn(|context| self.channel.poll_recv(context)) => Wake::Said(said),
-                () = relay.drained(), if adoptions.is_draining() && adoptions.is_empty() => Wake::NothingLeft,
+                Some(socket) = returns.recv() => Wake::Returned(socket),
+                () = duties.relay.drained(), if duties.adoptions.is_over() => Wake::NothingLeft,
                 _ = load_due.tick() => Wake::LoadIsDue,
             };
             match wake {
-                Wake::Said(Ok(Some(datagram))) => {
-                    match self.obey(datagram, &relay, &vitals, &mut adoptions).await {
-                        Obeyed::GoOn => {}
-                        Obeyed::Failed(trouble) => return Err(trouble),
-                        Obeyed::Shutdown => {
-                            relay.abort();
-                            relay.drained().await;
-                            return Ok(());
-                        }
+                Wake::Said(Ok(Some(datagram))) => match self.obey(datagram, &mut duties).await {
+                    Obeyed::GoOn => {}
+                    Obeyed::Failed(trouble) => return Err(trouble),
+                    Obeyed::Shutdown => {
+                        duties.relay.abort();
+                        duties.relay.drained().await;
+                        return Ok(());
                     }
-                }
+                },
                 Wake::Said(Ok(None) | Err(_)) => {
                     // The supervisor is gone: nobody can take over, so finish and exit.
-                    relay.drain();
-                    relay.drained().await;
+                    drop(returns);
+                    duties.relay.drain(Drain::Close);
+                    duties.relay.drained().await;
                     return Ok(());
                 }
+                Wake::Returned(socket) => self.give_back(&socket).await,
                 Wake::LoadIsDue => {
-                    let load = relay.load();
+                    let load = duties.relay.load();
                     if load != last_load {
                         last_load = load;
                         self.say_load(load).await;
                     }
                 }
                 Wake::NothingLeft => {
-                    self.say_load(relay.load()).await;
+                    while let Ok(socket) = returns.try_recv() {
+                        self.give_back(&socket).await;
+                    }
+                    self.say_load(duties.relay.load()).await;
                     self.say(&ToSupervisor::Drained).await;
                     return Ok(());
                 }
@@ -161,7 +201,13 @@ impl Worker {
         }
     }
 
-    async fn obey(&mut self, datagram: Datagram, relay: &Relay, vitals: &WorkerVitals, adoptions: &mut Adoptions) -> Obeyed {
+    async fn obey(&mut self, datagram: Datagram, duties: &mut Duties) -> Obeyed {
+        let Duties {
+            relay,
+            vitals,
+            adoptions,
+            give_back,
+        } = duties;
         let message = match decode::<ToWorker>(&datagram.bytes, self.us) {
             Ok(message) => message,
             Err(dropped) => {
@@ -178,14 +224,18 @@ impl Worker {
             ToWorker::Drain => {
                 vitals.set_active(false);
                 adoptions.drain();
-                relay.drain();
+                relay.drain(Drain::GiveBack(give_back.clone()));
             }
             ToWorker::Shutdown => return Obeyed::Shutdown,
             ToWorker::Ping { id } => self.say(&ToSupervisor::Pong { id }).await,
             ToWorker::Socket { id } => match adoptions.offered(id, datagram.descriptor) {
                 Offer::Accepted => self.say(&ToSupervisor::SocketAccepted { id }).await,
                 Offer::Refused(reason) => {
-                    self.say(&ToSupervisor::SocketRefused { id, reason: reason.to_owned() }).await;
+                    self.say(&ToSupervisor::SocketRefused {
+                        id,
+                        reason: reason.to_owned(),
+                    })
+                    .await;
                 }
             },
             ToWorker::SocketCommit { id } => {
@@ -212,10 +262,21 @@ impl Worker {
         .await;
     }
 
-    /// In order, and not lost while the supervisor lives; one that is gone is noticed by reading.
+    /// Our copy is closed only after the supervisor's is on its way.
+    async fn give_back(&mut self, socket: &OwnedFd) {
+        self.returned += 1;
+        let message = ToSupervisor::SocketReturned { id: self.returned };
+        self.send(&message, Some(socket.as_fd())).await;
+    }
+
     async fn say(&mut self, message: &ToSupervisor) {
+        self.send(message, None).await;
+    }
+
+    /// In order, and not lost while the supervisor lives; one that is gone is noticed by reading.
+    async fn send(&mut self, message: &ToSupervisor, socket: Option<BorrowedFd<'_>>) {
         let bytes = encode(message, self.us);
-        while self.channel.try_send(&bytes, None) == Err(SendFailure::BackPressure) {
+        while self.channel.try_send(&bytes, socket) == Err(SendFailure::BackPressure) {
             tokio::time::sleep(SEND_RETRY).await;
         }
     }
@@ -230,11 +291,16 @@ enum Obeyed {
 
 /// Reads by offset: all workers of one configuration share the descriptor's position.
 fn read_config(config: OwnedFd) -> Result<Config, Trouble> {
-    let trouble = |text: String| Trouble::of(Blame::Configuration)(format!("the configuration snapshot cannot be read: {text}"));
+    let trouble = |text: String| {
+        Trouble::of(Blame::Configuration)(format!(
+            "the configuration snapshot cannot be read: {text}"
+        ))
+    };
     let file = std::fs::File::from(config);
     let size = file.metadata().map_err(|e| trouble(e.to_string()))?.len();
     let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
-    file.read_exact_at(&mut bytes, 0).map_err(|e| trouble(e.to_string()))?;
+    file.read_exact_at(&mut bytes, 0)
+        .map_err(|e| trouble(e.to_string()))?;
     Config::from_snapshot(&bytes).map_err(|e| trouble(e.to_string()))
 }
 

@@ -62,10 +62,10 @@ impl Vitals for WorkerVitals {
             .and_then(|bytes| serde_json::from_slice::<serde_json::Value>(&bytes).ok());
         serde_json::json!({
             "schema": 1,
+            "workerVersion": self.version,
             "worker": {
                 "generation": self.us.generation,
                 "pid": self.us.pid,
-                "version": self.version,
                 "active": self.ready(),
                 "connections": load.connections,
                 "streams": load.exchanges,

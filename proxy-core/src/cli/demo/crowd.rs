@@ -110,7 +110,13 @@ impl Crowd {
                 }))
             })
             .collect();
-        let crowd = Self { address, streams: Mutex::default(), keep_alive, enough, seen: Seen::default() };
+        let crowd = Self {
+            address,
+            streams: Mutex::default(),
+            keep_alive,
+            enough,
+            seen: Seen::default(),
+        };
         crowd.open(LONG_STREAMS, life, 1_000);
         crowd
     }
@@ -125,8 +131,12 @@ impl Crowd {
     }
 
     fn open(&self, count: u64, life: Duration, first_seed: u64) {
-        let deltas = u32::try_from(life.as_millis() / EVENT_INTERVAL.as_millis()).unwrap_or(u32::MAX);
-        let mut streams = self.streams.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let deltas =
+            u32::try_from(life.as_millis() / EVENT_INTERVAL.as_millis()).unwrap_or(u32::MAX);
+        let mut streams = self
+            .streams
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         for n in 0..count {
             let request = StreamRequest {
                 progress: Some(self.seen.events.clone()),
@@ -136,7 +146,11 @@ impl Crowd {
             seen.opened.fetch_add(1, Ordering::Relaxed);
             streams.push(tokio::spawn(async move {
                 let outcome = stream(address, &request).await;
-                let counter = if outcome.is_perfect() { &seen.finished } else { &seen.lost };
+                let counter = if outcome.is_perfect() {
+                    &seen.finished
+                } else {
+                    &seen.lost
+                };
                 counter.fetch_add(1, Ordering::Relaxed);
                 outcome
             }));
@@ -146,7 +160,12 @@ impl Crowd {
     /// Waits for the last stream and stops the keep-alive clients.
     pub async fn finish(self, upstream: &Upstream) -> Totals {
         let mut totals = Totals::default();
-        let streams = std::mem::take(&mut *self.streams.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        let streams = std::mem::take(
+            &mut *self
+                .streams
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner),
+        );
         for stream in streams {
             match stream.await {
                 Ok(outcome) => totals.count(&outcome),

@@ -52,11 +52,13 @@ fn play(plain: bool) -> Result<Exit> {
         .map_err(|error| failed(format!("cannot start the runtime: {error}")))?;
     let (lines, totals) = runtime.block_on(acts(&programs, &show))?;
     show.summary(&lines, &totals);
-    Ok(if totals.nothing_lost() && lines.iter().all(|line| line.as_it_should) {
-        Exit::Done
-    } else {
-        Exit::Failed
-    })
+    Ok(
+        if totals.nothing_lost() && lines.iter().all(|line| line.as_it_should) {
+            Exit::Done
+        } else {
+            Exit::Failed
+        },
+    )
 }
 
 /// The main path: publish, install, start, connect; release, release, release badly; go back.
@@ -65,7 +67,10 @@ async fn acts(programs: &Programs, show: &Show) -> Result<(Vec<Line>, crowd::Tot
         .await
         .map_err(|error| failed(format!("cannot start the embedded upstream: {error}")))?;
     let scene = Scene::set(programs, &upstream.url()).await?;
-    show.say(&format!("Home, feed and keys: {}", scene.folder().display()));
+    show.say(&format!(
+        "Home, feed and keys: {}",
+        scene.folder().display()
+    ));
     let mut lines = Vec::new();
 
     show.say("Publishing four signed releases, the last one broken …");
@@ -74,25 +79,54 @@ async fn acts(programs: &Programs, show: &Show) -> Result<(Vec<Line>, crowd::Tot
     }
     scene.publish(BROKEN, &programs.broken_package).await?;
 
-    show.say(&format!("First install of {} by `rollproxy-updater check` …", RELEASES[0]));
+    show.say(&format!(
+        "First install of {} by `rollproxy-updater check` …",
+        RELEASES[0]
+    ));
     lines.push(scene.check(RELEASES[0]).await?);
     let proxy = scene.start().await?;
-    show.say(&format!("Serving on {} (rollproxy serve, through the launcher)", proxy.address()));
+    show.say(&format!(
+        "Serving on {} (rollproxy serve, through the launcher)",
+        proxy.address()
+    ));
 
     let crowd = Crowd::gather(proxy.address(), ACT * 7);
     let watching = show.watch(&proxy, &crowd);
     for version in &RELEASES[1..] {
         crowd.join_in(ACT).await;
-        lines.push(watching.during(&format!("rollproxy-updater check   → {version}"), scene.check(version)).await?);
+        lines.push(
+            watching
+                .during(
+                    &format!("rollproxy-updater check   → {version}"),
+                    scene.check(version),
+                )
+                .await?,
+        );
     }
     crowd.join_in(ACT).await;
-    lines.push(watching.during(&format!("rollproxy-updater check   → {BROKEN}, broken"), scene.check_refused(BROKEN)).await?);
+    lines.push(
+        watching
+            .during(
+                &format!("rollproxy-updater check   → {BROKEN}, broken"),
+                scene.check_refused(BROKEN),
+            )
+            .await?,
+    );
     crowd.join_in(ACT).await;
     let back = RELEASES[1];
-    lines.push(watching.during(&format!("rollproxy select {back}   (back, pinned)"), scene.select(back)).await?);
+    lines.push(
+        watching
+            .during(
+                &format!("rollproxy select {back}   (back, pinned)"),
+                scene.select(back),
+            )
+            .await?,
+    );
     crowd.join_in(ACT).await;
 
-    let totals = watching.during("waiting for the last streams", crowd.finish(&upstream)).await;
+    let totals = watching
+        .during("waiting for the last streams", crowd.finish(&upstream))
+        .await;
     drop(watching);
     proxy.stop().await?;
     Ok((lines, totals))

@@ -41,8 +41,14 @@ impl Scene {
         let home = Home::at(folder.path().join("home"));
         let bin = folder.path().join("bin");
         home.create()?;
-        install_launcher(&programs.launcher, &bin).map_err(|error| failed(format!("{}: {error}", bin.display())))?;
-        let scene = Self { home, bin, publish: programs.publish.clone(), folder };
+        install_launcher(&programs.launcher, &bin)
+            .map_err(|error| failed(format!("{}: {error}", bin.display())))?;
+        let scene = Self {
+            home,
+            bin,
+            publish: programs.publish.clone(),
+            folder,
+        };
 
         let made = scene.publisher("init", &[]).await?;
         let digest = made["rootSha256"].as_str().unwrap_or_default().to_owned();
@@ -50,7 +56,12 @@ impl Scene {
         let url = format!("file://{}", scene.feed().display());
         // The one time that a program outside a package is run: there is none yet.
         let init = ["init", "--feed", &url, "--sha256", &digest, "--root"];
-        let output = scene.run(&programs.updater, init.map(OsStr::new).into_iter().chain([root.as_os_str()])).await?;
+        let output = scene
+            .run(
+                &programs.updater,
+                init.map(OsStr::new).into_iter().chain([root.as_os_str()]),
+            )
+            .await?;
         succeeded("rollproxy-updater init", &output)?;
         scene.configure(upstream)?;
         std::fs::copy(&programs.updater, scene.bin.join("first-updater"))
@@ -82,14 +93,23 @@ impl Scene {
         let folder = programs.as_os_str();
         self.publisher(
             "add",
-            &[OsStr::new("--version"), OsStr::new(version), OsStr::new("--bin-dir"), folder],
+            &[
+                OsStr::new("--version"),
+                OsStr::new(version),
+                OsStr::new("--bin-dir"),
+                folder,
+            ],
         )
         .await?;
         Ok(())
     }
 
     async fn promote(&self, version: &str) -> Result<()> {
-        self.publisher("promote", &["--channel", "stable", "--version", version].map(OsStr::new)).await?;
+        self.publisher(
+            "promote",
+            &["--channel", "stable", "--version", version].map(OsStr::new),
+        )
+        .await?;
         Ok(())
     }
 
@@ -104,14 +124,22 @@ impl Scene {
             OsStr::new("--keys"),
             keys.as_os_str(),
         ];
-        let output = self.run(&self.publish, common.into_iter().chain(more.iter().copied())).await?;
+        let output = self
+            .run(
+                &self.publish,
+                common.into_iter().chain(more.iter().copied()),
+            )
+            .await?;
         succeeded(&format!("rollproxy-publish {verb}"), &output)
     }
 
     /// Promotes a version and lets the updater bring it.
     pub async fn check(&self, version: &str) -> Result<Line> {
         let (code, answer) = self.run_check(version).await?;
-        let outcome = answer["verdict"]["verdict"].as_str().or(answer["outcome"].as_str()).unwrap_or("no outcome");
+        let outcome = answer["verdict"]["verdict"]
+            .as_str()
+            .or(answer["outcome"].as_str())
+            .unwrap_or("no outcome");
         Ok(Line {
             what: format!("rollproxy-updater check → {version}"),
             outcome: match &answer["error"]["message"] {
@@ -127,8 +155,14 @@ impl Scene {
         let before = self.selected();
         let (code, answer) = self.run_check(version).await?;
         let error = &answer["error"];
-        let why = error["message"].as_str().or(answer["verdict"]["reason"].as_str()).unwrap_or("no reason given");
-        let code_word = error["code"].as_str().or(answer["verdict"]["code"].as_str()).unwrap_or("-");
+        let why = error["message"]
+            .as_str()
+            .or(answer["verdict"]["reason"].as_str())
+            .unwrap_or("no reason given");
+        let code_word = error["code"]
+            .as_str()
+            .or(answer["verdict"]["code"].as_str())
+            .unwrap_or("-");
         Ok(Line {
             what: format!("rollproxy-updater check → {version} (broken)"),
             outcome: format!("refused [{code_word}]: {why}"),
@@ -139,23 +173,50 @@ impl Scene {
     async fn run_check(&self, version: &str) -> Result<(Option<i32>, serde_json::Value)> {
         self.promote(version).await?;
         let installed = self.selected().is_some();
-        let program = self.bin.join(if installed { "rollproxy-updater" } else { "first-updater" });
-        let output = self.run(&program, ["check", "--format", "json"].map(OsStr::new)).await?;
+        let program = self.bin.join(if installed {
+            "rollproxy-updater"
+        } else {
+            "first-updater"
+        });
+        let output = self
+            .run(&program, ["check", "--format", "json"].map(OsStr::new))
+            .await?;
         let text = String::from_utf8_lossy(&output.stdout);
-        let answer = text.lines().next_back().and_then(|line| serde_json::from_str(line).ok());
+        let answer = text
+            .lines()
+            .next_back()
+            .and_then(|line| serde_json::from_str(line).ok());
         let answer = answer.ok_or_else(|| {
-            failed(format!("rollproxy-updater check gave no answer: {}", String::from_utf8_lossy(&output.stderr)))
+            failed(format!(
+                "rollproxy-updater check gave no answer: {}",
+                String::from_utf8_lossy(&output.stderr)
+            ))
         })?;
         Ok((output.status.code(), answer))
     }
 
     /// Pins an installed version.
     pub async fn select(&self, version: &str) -> Result<Line> {
-        let output = self.run(&self.bin.join("rollproxy"), ["select", version].map(OsStr::new)).await?;
-        let text = String::from_utf8_lossy(if output.status.success() { &output.stdout } else { &output.stderr }).into_owned();
+        let output = self
+            .run(
+                &self.bin.join("rollproxy"),
+                ["select", version].map(OsStr::new),
+            )
+            .await?;
+        let text = String::from_utf8_lossy(if output.status.success() {
+            &output.stdout
+        } else {
+            &output.stderr
+        })
+        .into_owned();
         Ok(Line {
             what: format!("rollproxy select {version}"),
-            outcome: text.trim().lines().next_back().unwrap_or("no answer").to_owned(),
+            outcome: text
+                .trim()
+                .lines()
+                .next_back()
+                .unwrap_or("no answer")
+                .to_owned(),
             as_it_should: output.status.success() && self.selected().as_deref() == Some(version),
         })
     }
@@ -168,14 +229,19 @@ impl Scene {
     /// Starts the selected package's supervisor through the launcher, and waits until it serves.
     pub async fn start(&self) -> Result<Serving> {
         let log = self.folder.path().join("supervisor.log");
-        let file = std::fs::File::create(&log).map_err(|error| failed(format!("{}: {error}", log.display())))?;
+        let file = std::fs::File::create(&log)
+            .map_err(|error| failed(format!("{}: {error}", log.display())))?;
         let child = self
             .command(&self.bin.join("rollproxy"))
             .arg("serve")
             .stderr(file)
             .spawn()
             .map_err(|error| failed(format!("cannot start the supervisor: {error}")))?;
-        let mut serving = Serving { child, client: Client::new(&self.home), address: SocketAddr::from(([127, 0, 0, 1], 0)) };
+        let mut serving = Serving {
+            child,
+            client: Client::new(&self.home),
+            address: SocketAddr::from(([127, 0, 0, 1], 0)),
+        };
         let deadline = tokio::time::Instant::now() + PATIENCE;
         loop {
             if let Some(address) = serving.status().and_then(|status| serving_at(&status)) {
@@ -183,7 +249,10 @@ impl Scene {
                 return Ok(serving);
             }
             if tokio::time::Instant::now() > deadline {
-                return Err(failed(format!("nobody serves after {PATIENCE:?}; see {}", log.display())));
+                return Err(failed(format!(
+                    "nobody serves after {PATIENCE:?}; see {}",
+                    log.display()
+                )));
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -200,9 +269,16 @@ impl Scene {
         command
     }
 
-    async fn run<'a>(&self, program: &Path, arguments: impl IntoIterator<Item = &'a OsStr>) -> Result<Output> {
+    async fn run<'a>(
+        &self,
+        program: &Path,
+        arguments: impl IntoIterator<Item = &'a OsStr>,
+    ) -> Result<Output> {
         let mut command = self.command(program);
-        command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let name = program.display().to_string();
         tokio::task::spawn_blocking(move || command.output())
             .await
@@ -234,15 +310,22 @@ impl Serving {
     /// SIGTERM, and its end.
     pub async fn stop(mut self) -> Result<()> {
         let pid = i32::try_from(self.child.id()).unwrap_or(0);
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM)
-            .map_err(|error| failed(format!("cannot signal the supervisor: {error}")))?;
+        nix::sys::signal::kill(
+            nix::unistd::Pid::from_raw(pid),
+            nix::sys::signal::Signal::SIGTERM,
+        )
+        .map_err(|error| failed(format!("cannot signal the supervisor: {error}")))?;
         let deadline = tokio::time::Instant::now() + PATIENCE;
         while tokio::time::Instant::now() < deadline {
             match self.child.try_wait() {
                 Ok(Some(status)) if status.success() => return Ok(()),
-                Ok(Some(status)) => return Err(failed(format!("the supervisor ended with {status}"))),
+                Ok(Some(status)) => {
+                    return Err(failed(format!("the supervisor ended with {status}")));
+                }
                 Ok(None) => tokio::time::sleep(Duration::from_millis(20)).await,
-                Err(error) => return Err(failed(format!("cannot wait for the supervisor: {error}"))),
+                Err(error) => {
+                    return Err(failed(format!("cannot wait for the supervisor: {error}")));
+                }
             }
         }
         Err(failed("the supervisor did not stop".to_owned()))
@@ -269,8 +352,16 @@ fn install_launcher(launcher: &Path, bin: &Path) -> std::io::Result<()> {
 
 fn succeeded(what: &str, output: &Output) -> Result<serde_json::Value> {
     if !output.status.success() {
-        let words = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        return Err(failed(format!("{what} ended with {}: {}", output.status, words.trim())));
+        let words = format!(
+            "{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        return Err(failed(format!(
+            "{what} ended with {}: {}",
+            output.status,
+            words.trim()
+        )));
     }
     let text = String::from_utf8_lossy(&output.stdout);
     Ok(serde_json::from_str(text.trim()).unwrap_or_default())

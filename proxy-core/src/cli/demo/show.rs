@@ -55,7 +55,10 @@ impl Show {
             let mut last = String::new();
             loop {
                 let asked = client.clone();
-                let status = tokio::task::spawn_blocking(move || asked.status().ok()).await.ok().flatten();
+                let status = tokio::task::spawn_blocking(move || asked.status().ok())
+                    .await
+                    .ok()
+                    .flatten();
                 if let Some(status) = status {
                     match &bar {
                         Some(bar) => bar.set_message(picture(&status, &seen)),
@@ -72,7 +75,10 @@ impl Show {
                 tokio::time::sleep(FRAME).await;
             }
         });
-        Watching { show: self, painter }
+        Watching {
+            show: self,
+            painter,
+        }
     }
 
     /// The end, in figures that a person believes.
@@ -99,9 +105,12 @@ impl Drop for Watching<'_> {
 }
 
 fn alive(seen: &Seen) -> String {
-    let [opened, finished, lost, events] =
-        [&seen.opened, &seen.finished, &seen.lost, &seen.events].map(|counter| counter.load(Ordering::Relaxed));
-    format!("{} streams alive, {finished} finished, {lost} lost, {events} events", opened - finished - lost)
+    let [opened, finished, lost, events] = [&seen.opened, &seen.finished, &seen.lost, &seen.events]
+        .map(|counter| counter.load(Ordering::Relaxed));
+    format!(
+        "{} streams alive, {finished} finished, {lost} lost, {events} events",
+        opened - finished - lost
+    )
 }
 
 fn in_one_line(rolling: &Rolling) -> String {
@@ -113,7 +122,10 @@ fn in_one_line(rolling: &Rolling) -> String {
         .chain(rolling.candidate.iter().map(|place| ("candidate", place)))
         .chain(rolling.draining.iter().map(|place| ("draining", place)));
     for (name, place) in named {
-        places.push(format!("{name} {} (gen {})", place.version, place.generation));
+        places.push(format!(
+            "{name} {} (gen {})",
+            place.version, place.generation
+        ));
     }
     places.join(", ")
 }
@@ -125,8 +137,18 @@ fn picture(status: &Status, seen: &Seen) -> String {
         .active
         .iter()
         .map(|place| ("active", "●", place))
-        .chain(rolling.candidate.iter().map(|place| ("candidate", "◌", place)))
-        .chain(rolling.draining.iter().map(|place| ("draining", "◐", place)));
+        .chain(
+            rolling
+                .candidate
+                .iter()
+                .map(|place| ("candidate", "◌", place)),
+        )
+        .chain(
+            rolling
+                .draining
+                .iter()
+                .map(|place| ("draining", "◐", place)),
+        );
     for (name, dot, place) in named {
         let shown = usize::try_from(place.streams).unwrap_or(0).min(60);
         rows.push(format!(
@@ -162,8 +184,11 @@ fn summary(lines: &[Line], totals: &Totals) -> String {
         clients.fresh_ok,
         clients.closed_idle_seen_before_send
     ));
-    let versions: Vec<String> =
-        clients.by_version.iter().map(|(version, count)| format!("{version}: {count}")).collect();
+    let versions: Vec<String> = clients
+        .by_version
+        .iter()
+        .map(|(version, count)| format!("{version}: {count}"))
+        .collect();
     rows.push(format!("  by version  {}", versions.join(", ")));
     rows.push(format!(
         "  lost        {} refused, {} cut, {} reset, {} not 2xx, {} wrong, {} abandoned upstream",
@@ -175,11 +200,14 @@ fn summary(lines: &[Line], totals: &Totals) -> String {
         totals.abandoned
     ));
     rows.push(String::new());
-    rows.push(if totals.nothing_lost() && lines.iter().all(|line| line.as_it_should) {
-        "Nothing was lost. Nobody noticed a release.".to_owned()
-    } else {
-        "Something was lost, or a release came out otherwise than it should: see above.".to_owned()
-    });
+    rows.push(
+        if totals.nothing_lost() && lines.iter().all(|line| line.as_it_should) {
+            "Nothing was lost. Nobody noticed a release.".to_owned()
+        } else {
+            "Something was lost, or a release came out otherwise than it should: see above."
+                .to_owned()
+        },
+    );
     rows.join("\n")
 }
 

@@ -18,7 +18,7 @@ async fn a_drain_closes_idle_connections_at_once() {
         idle.push(proxy.connect_and_use().await);
     }
     assert_eq!(proxy.relay.load().connections, 5);
-    proxy.relay.drain();
+    proxy.relay.drain(Drain::Close);
     for wire in &mut idle {
         assert!(is_closed(wire).await);
     }
@@ -35,7 +35,7 @@ async fn a_drain_lets_streams_finish() {
     let streaming = tokio::spawn(async move { stream(address, &request).await });
     proxy.upstream.open_gate("g", 5);
     soon(proxy.upstream.wait(|counts| counts.bytes_written > 0)).await;
-    proxy.relay.drain();
+    proxy.relay.drain(Drain::Close);
     // Still there although the drain was heard: an idle connection is closed by it.
     let mut drained = Box::pin(proxy.relay.drained());
     assert!(
@@ -60,7 +60,7 @@ async fn a_drain_answers_a_request_that_had_begun_to_arrive() {
     for wire in &mut wires {
         wire.stream.write_all(begun).await.unwrap();
     }
-    proxy.relay.drain();
+    proxy.relay.drain(Drain::Close);
     for wire in &mut wires {
         wire.stream.write_all(rest).await.unwrap();
         assert_eq!(json_answer(wire).await.0, 200);
@@ -74,7 +74,7 @@ async fn a_drain_waits_for_the_first_request_of_a_new_connection() {
     let proxy = Proxy::start().await;
     let mut before = proxy.connect().await;
     until(|| proxy.relay.load().connections == 1).await;
-    proxy.relay.drain();
+    proxy.relay.drain(Drain::Close);
     let mut after = proxy.connect().await;
     until(|| proxy.relay.load().connections == 2).await;
     for wire in [&mut before, &mut after] {
@@ -94,10 +94,10 @@ async fn nothing_is_drained_before_it_was_asked_to() {
             .await
             .is_err()
     );
-    proxy.relay.drain();
+    proxy.relay.drain(Drain::Close);
     soon(drained).await;
     // Asked again, it is still true.
-    proxy.relay.drain();
+    proxy.relay.drain(Drain::Close);
     soon(proxy.relay.drained()).await;
 }
 
@@ -122,7 +122,7 @@ async fn an_abort_cuts_streams_and_never_ends_them_cleanly() {
     }
     let mut idle = proxy.connect_and_use().await;
     // A drain before it makes no difference.
-    proxy.relay.drain();
+    proxy.relay.drain(Drain::Close);
     proxy.relay.abort();
     for (wire, framing) in &mut streams {
         let end = soon(wire.piece(framing)).await;
@@ -157,4 +157,98 @@ async fn the_last_handle_dropped_cuts_what_is_left() {
     );
     drop(relay);
     soon(async { while wire.fill().await.unwrap_or(0) > 0 {} }).await;
+}
+
+#[tokio::test]
+async fn a_connection_given_back_between_two_requests_is_served_on_without_a_byte_lost() {
+    let old = Proxy::start().await;
+    let new = Proxy::start().await;
+    let mut used = Vec::new();
+    for _ in 0..5 {
+        used.push(old.connect_and_use().await);
+    }
+    let mut fresh = old.connect().await;
+    until(|| old.relay.load().connections == 6).await;
+
+    let (give_back, mut returned) = mpsc::unbounded_channel();
+    old.relay.drain(Drain::GiveBack(give_back));
+    for _ in 0..6 {
+        let socket = soon(returned.recv()).await.unwrap();
+        new.relay.adopt(socket).unwrap();
+    }
+    soon(old.relay.drained()).await;
+    for wire in used.iter_mut().chain([&mut fresh]) {
+        wire.stream.write_all(PLAIN).await.unwrap();
+        let (status, _) = json_answer(wire).await;
+        assert_eq!(status, 200);
+    }
+    assert_eq!(new.upstream.counts().requests, 6);
+}
+
+#[tokio::test]
+async fn a_busy_connection_is_given_back_when_its_exchange_ends_and_its_answer_says_nothing() {
+    let proxy = Proxy::start().await;
+    let mut wire = proxy.connect().await;
+    let request =
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: proxy\r\ncontent-length: 2\r\n\r\n{";
+    wire.stream.write_all(request).await.unwrap();
+    until(|| proxy.relay.load().exchanges == 1).await;
+    let (give_back, mut returned) = mpsc::unbounded_channel();
+    proxy.relay.drain(Drain::GiveBack(give_back));
+    assert!(returned.try_recv().is_err());
+
+    wire.stream.write_all(b"}").await.unwrap();
+    let head = soon(wire.head()).await.unwrap().unwrap();
+    assert_eq!(head.field("connection"), None);
+    soon(wire.body(head.answer_framing())).await.unwrap();
+    let socket = soon(returned.recv()).await.unwrap();
+    soon(proxy.relay.drained()).await;
+    drop(socket);
+    assert_eq!(soon(wire.fill()).await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_request_cut_at_any_byte_around_a_return_is_answered_once() {
+    for cut in 1..PLAIN.len() {
+        let old = Proxy::start().await;
+        let new = Proxy::start().await;
+        let mut wire = old.connect_and_use().await;
+        // The end of one request and the beginning of the next in one write.
+        let mut bytes = PLAIN.to_vec();
+        bytes.extend_from_slice(&PLAIN[..cut]);
+        wire.stream.write_all(&bytes).await.unwrap();
+        assert_eq!(json_answer(&mut wire).await.0, 200);
+        let (give_back, mut returned) = mpsc::unbounded_channel();
+        old.relay.drain(Drain::GiveBack(give_back));
+        let relay = new.relay.clone();
+        let adopting = tokio::spawn(async move {
+            if let Some(socket) = returned.recv().await {
+                relay.adopt(socket).unwrap();
+            }
+        });
+        wire.stream.write_all(&PLAIN[cut..]).await.unwrap();
+        assert_eq!(json_answer(&mut wire).await.0, 200, "cut at {cut}");
+        soon(old.relay.drained()).await;
+        soon(adopting).await.unwrap();
+        let served = old.upstream.counts().requests + new.upstream.counts().requests;
+        assert_eq!(served, 3, "cut at {cut}");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_its_client_wants_closed_is_not_given_back() {
+    let proxy = Proxy::start().await;
+    let mut wire = proxy.connect().await;
+    wire.stream
+        .write_all(b"POST /v1/chat/completions HTTP/1.1\r\nhost: proxy\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{")
+        .await
+        .unwrap();
+    until(|| proxy.relay.load().exchanges == 1).await;
+    let (give_back, mut returned) = mpsc::unbounded_channel();
+    proxy.relay.drain(Drain::GiveBack(give_back));
+    wire.stream.write_all(b"}").await.unwrap();
+    assert_eq!(json_answer(&mut wire).await.0, 200);
+    assert!(is_closed(&mut wire).await);
+    soon(proxy.relay.drained()).await;
+    assert!(returned.try_recv().is_err());
 }

@@ -95,3 +95,56 @@ async fn a_client_that_waits_for_continue_is_refused_without_it() {
     wire.stream.write_all(head).await.unwrap();
     assert_eq!(json_answer(&mut wire).await.0, 404);
 }
+
+#[tokio::test]
+async fn a_head_that_does_not_end_in_time_is_408_and_an_idle_connection_is_no_such_head() {
+    let tuning = Tuning {
+        head_timeout: Duration::from_millis(150),
+        ..Tuning::default()
+    };
+    let proxy = Proxy::start_tuned(|_| {}, &tuning).await;
+    let mut unused = proxy.connect().await;
+    let mut idle = proxy.connect_and_use().await;
+    let mut slow = proxy.connect_and_use().await;
+    slow.stream.write_all(&PLAIN[..20]).await.unwrap();
+    assert_eq!(
+        soon(slow.head()).await.unwrap().unwrap().status(),
+        Some(408)
+    );
+    assert_eq!(soon(slow.fill()).await.unwrap(), 0);
+    // The same time has passed for these two.
+    for wire in [&mut unused, &mut idle] {
+        wire.stream.write_all(PLAIN).await.unwrap();
+        assert_eq!(json_answer(wire).await.0, 200);
+    }
+}
+
+#[tokio::test]
+async fn a_slow_body_is_not_a_slow_head() {
+    let tuning = Tuning {
+        head_timeout: Duration::from_millis(150),
+        ..Tuning::default()
+    };
+    let proxy = Proxy::start_tuned(|_| {}, &tuning).await;
+    let mut wire = proxy.connect().await;
+    let (head, body) = PLAIN.split_at(PLAIN.len() - 2);
+    wire.stream.write_all(head).await.unwrap();
+    tokio::time::sleep(tuning.head_timeout * 2).await;
+    wire.stream.write_all(body).await.unwrap();
+    assert_eq!(json_answer(&mut wire).await.0, 200);
+}
+
+#[tokio::test]
+async fn what_is_no_socket_is_closed_and_not_counted_for_ever() {
+    let proxy = Proxy::start().await;
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    proxy.relay.adopt(writer).unwrap();
+    let mut byte = [0];
+    let read = soon(tokio::task::spawn_blocking(move || {
+        rustix::io::read(&reader, &mut byte)
+    }))
+    .await
+    .unwrap();
+    assert_eq!(read, Ok(0));
+    until(|| proxy.relay.load().connections == 0).await;
+}

@@ -5,6 +5,7 @@ mod failing;
 mod forwarding;
 mod limits;
 mod streaming;
+mod tls;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,9 +15,10 @@ use fixtures::upstream::Upstream;
 use fixtures::wire::Wire;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::Relay;
+use super::{Drain, Relay, Tuning};
 use crate::config::{Config, Route, Upstream as UpstreamConfig};
 use crate::gateway::{Gateway, Vitals};
 
@@ -47,10 +49,14 @@ impl Proxy {
 
     /// `change` may shorten the upstream's time-outs, or send it elsewhere.
     async fn start_with(change: impl FnOnce(&mut UpstreamConfig)) -> Self {
+        Self::start_tuned(change, &Tuning::default()).await
+    }
+
+    async fn start_tuned(change: impl FnOnce(&mut UpstreamConfig), tuning: &Tuning) -> Self {
         let upstream = Upstream::start().await.unwrap();
         let mut to = UpstreamConfig::new(upstream.url());
         change(&mut to);
-        let relay = relay_to(to, 2);
+        let relay = relay_with(to, 2, tuning);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let adopting = relay.clone();
@@ -97,6 +103,10 @@ const PLAIN: &[u8] =
     b"POST /v1/chat/completions HTTP/1.1\r\nhost: proxy\r\ncontent-length: 2\r\n\r\n{}";
 
 fn relay_to(upstream: UpstreamConfig, threads: usize) -> Relay {
+    relay_with(upstream, threads, &Tuning::default())
+}
+
+fn relay_with(upstream: UpstreamConfig, threads: usize, tuning: &Tuning) -> Relay {
     let mut config = Config::default();
     config.upstreams.insert("fixture".into(), upstream);
     config.routes = vec![Route {
@@ -105,7 +115,7 @@ fn relay_to(upstream: UpstreamConfig, threads: usize) -> Relay {
         upstream: "fixture".into(),
     }];
     let gateway = Arc::new(Gateway::new(&config, Arc::new(Process)).unwrap());
-    Relay::start(Arc::new(config), gateway, threads).unwrap()
+    Relay::start_with(Arc::new(config), gateway, threads, tuning).unwrap()
 }
 
 /// What must happen, and not after minutes.

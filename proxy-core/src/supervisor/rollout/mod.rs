@@ -70,6 +70,8 @@ pub struct Machine {
     candidate: Option<Candidate>,
     leaving: Vec<Leaving>,
     desired: Target,
+    /// What a supervisor starts with: where it goes back to while nothing was kept yet.
+    first: Target,
     last_kept: Option<Target>,
     recovery_due: Option<Moment>,
     failed_recoveries: u32,
@@ -92,6 +94,7 @@ impl Machine {
             candidate: None,
             leaving: Vec::new(),
             desired: target.clone(),
+            first: target.clone(),
             last_kept: None,
             recovery_due: None,
             failed_recoveries: 0,
@@ -290,9 +293,14 @@ impl Machine {
         self.candidate.is_some() || self.active.is_none()
     }
 
-    /// What was last kept.
-    pub fn last_kept(&self) -> Option<&Target> {
-        self.last_kept.as_ref()
+    /// What is gone back to after a failure: what was last kept, at first what we started with.
+    pub fn fallback(&self) -> &Target {
+        self.last_kept.as_ref().unwrap_or(&self.first)
+    }
+
+    /// Other numbers from now on; deadlines that were set already stay as they are.
+    pub fn configure(&mut self, settings: Settings) {
+        self.settings = settings;
     }
 
     /// What a recovery would start, and what `restart` without a version starts again.
@@ -435,9 +443,7 @@ impl Machine {
                     why: Some(failure),
                     note: None,
                 }));
-                if let Some(kept) = &self.last_kept {
-                    self.desired = kept.clone();
-                }
+                self.desired = self.fallback().clone();
             }
             Errand::Recovery => {
                 self.failed_recoveries += 1;
@@ -469,7 +475,8 @@ impl Machine {
         let Some(active) = self.active.take() else {
             return;
         };
-        if now.since(active.since) >= self.settings.recovery_max {
+        let was_stable = now.since(active.since) >= self.settings.recovery_max;
+        if was_stable {
             self.failed_recoveries = 0;
         }
         let (generation, target) = (active.generation, active.target.clone());
@@ -504,6 +511,11 @@ impl Machine {
             failure,
         });
         self.recover_if_needed(now);
+        if !was_stable {
+            // One that dies again and again right after `activated` must not be started for ever
+            // at the shortest wait.
+            self.failed_recoveries += 1;
+        }
     }
 
     fn leaving_event(

@@ -83,7 +83,7 @@ fn a_rollout_is_kept_at_activated_and_the_previous_drains() {
         machine.draining().map(|w| w.generation).collect::<Vec<_>>(),
         [1]
     );
-    assert_eq!(machine.last_kept(), Some(&target("1.1.0")));
+    assert_eq!(machine.fallback(), &target("1.1.0"));
     machine.handle(at(30), 1, Event::Drained, &mut Vec::new());
     machine.handle(
         at(31),
@@ -269,6 +269,43 @@ fn an_active_that_dies_is_replaced_by_the_last_kept_after_250_ms() {
         &mut effects,
     );
     machine.tick(at(270), &mut effects);
+    assert!(effects.contains(&Effect::Spawn {
+        generation: 3,
+        target: target("1.0.0")
+    }));
+}
+
+#[test]
+fn one_that_dies_right_after_it_was_activated_is_started_less_and_less_often() {
+    let mut machine = serving();
+    let mut now = 10;
+    for (generation, wait) in (1..).zip([250, 500, 1_000, 2_000, 4_000, 8_000, 10_000, 10_000]) {
+        let exited = Event::Exited { how: "1".into() };
+        machine.handle(at(now), generation, exited, &mut Vec::new());
+        assert_eq!(machine.next_deadline(), Some(at(now + wait)));
+        now += wait;
+        machine.tick(at(now), &mut Vec::new());
+        bring_up(&mut machine, at(now), generation + 1, "1.0.0");
+        now += 1;
+    }
+    // One that served for a while is no part of such a series.
+    now += 10_000;
+    let exited = Event::Exited { how: "1".into() };
+    machine.handle(at(now), 9, exited, &mut Vec::new());
+    assert_eq!(machine.next_deadline(), Some(at(now + 250)));
+}
+
+#[test]
+fn a_request_that_fails_before_anything_was_kept_goes_back_to_what_we_started_with() {
+    let mut effects = Vec::new();
+    let mut machine = Machine::start(at(0), settings(), target("1.0.0"), &mut effects);
+    machine.handle(at(1), 1, Event::Spawned { pid: 1 }, &mut effects);
+    machine.replace(at(2), request("1.1.0", By::Signal), &mut effects);
+    machine.handle(at(3), 2, Event::Spawned { pid: 2 }, &mut effects);
+    effects.clear();
+    machine.handle(at(4), 2, Event::Exited { how: "1".into() }, &mut effects);
+    assert_eq!(conclusions(&effects)[0].verdict, Outcome::Failed);
+    machine.tick(at(10_000), &mut effects);
     assert!(effects.contains(&Effect::Spawn {
         generation: 3,
         target: target("1.0.0")

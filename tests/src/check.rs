@@ -1,0 +1,152 @@
+//! Checks by the real updater: run to their end, or held in the middle.
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use staging::journal::{self, JobRecord};
+use tokio::process::Child;
+
+use crate::{Finished, TestHome, Tool, process, until_some};
+
+impl TestHome {
+    /// `rollproxy-updater check --format json`.
+    pub fn check(&self) -> Tool {
+        self.tool("rollproxy-updater").args(["check", "--format", "json"])
+    }
+
+    /// Begins a check and waits until the journal has its job at `step`.
+    pub async fn check_until(&self, step: &str) -> Check {
+        let check = Check::begin(self.check());
+        until_some(&format!("the job is at {step}"), || {
+            self.jobs().into_iter().find(|job| check.is(job) && job.step == step && !job.state.is_final())
+        })
+        .await;
+        check
+    }
+
+    /// All jobs that the journal knows, the oldest first.
+    pub fn jobs(&self) -> Vec<JobRecord> {
+        journal::all(&self.home).unwrap()
+    }
+
+    /// The partial downloads and how many bytes each has.
+    pub fn downloads(&self) -> Vec<(String, u64)> {
+        let entries = std::fs::read_dir(self.home.downloads()).unwrap();
+        entries
+            .map(|entry| {
+                let entry = entry.unwrap();
+                (entry.file_name().into_string().unwrap(), entry.metadata().unwrap().len())
+            })
+            .collect()
+    }
+
+    /// What a refused release must not change.
+    pub fn standing(&self) -> Standing {
+        Standing {
+            packages: self.packages(),
+            selection: self.selection(),
+            pending: self.pending(),
+        }
+    }
+
+    /// Asserts that nothing lies in staging and that every job has an end.
+    #[track_caller]
+    pub fn assert_tidy(&self) {
+        assert_eq!(self.staging_leftovers(), Vec::<String>::new());
+        assert_eq!(journal::unfinished(&self.home).unwrap(), []);
+    }
+}
+
+/// What is published, selected and pending.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Standing {
+    packages: Vec<String>,
+    selection: Option<staging::selection::Selection>,
+    pending: Option<String>,
+}
+
+/// A check that runs.
+pub struct Check {
+    child: Child,
+    pid: i32,
+}
+
+impl Check {
+    /// Starts it.
+    pub fn begin(tool: Tool) -> Self {
+        let child = tool.command().spawn().unwrap();
+        let pid = i32::try_from(child.id().unwrap()).unwrap();
+        Self { child, pid }
+    }
+
+    /// Its pid.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Whether this is its job.
+    pub fn is(&self, job: &JobRecord) -> bool {
+        i32::try_from(job.identity.pid) == Ok(self.pid)
+    }
+
+    /// Sends it a signal.
+    #[track_caller]
+    pub fn signal(&self, signal: Signal) {
+        process::send(self.pid, signal);
+    }
+
+    /// Kills it as a crash or the kernel does, and waits until it is gone.
+    pub async fn killed(self) {
+        self.signal(Signal::SIGKILL);
+        assert_eq!(self.ended().await.code, None);
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Panics
+    /// When it does not come within [`crate::PATIENCE`].
+    pub async fn ended(self) -> Finished {
+        let output = tokio::time::timeout(crate::PATIENCE, self.child.wait_with_output())
+            .await
+            .expect("the check ends")
+            .unwrap();
+        Finished {
+            code: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+impl Finished {
+    /// Asserts the exit code and the outcome of a check, which is one JSON object and nothing else.
+    #[track_caller]
+    pub fn answered(&self, code: i32, outcome: &str) -> Value {
+        assert_eq!(self.stdout.lines().count(), 1, "not one line:\n{}{}", self.stdout, self.stderr);
+        let said = self.json();
+        assert_eq!(
+            (self.code, said["outcome"].as_str()),
+            (Some(code), Some(outcome)),
+            "{said:#}\n{}",
+            self.stderr
+        );
+        said
+    }
+
+    /// Asserts the exit code and the code of the error, and that its message has all of `parts`.
+    #[track_caller]
+    pub fn refused(&self, code: i32, error: &str, parts: &[&str]) -> Value {
+        assert_eq!(self.stdout.lines().count(), 1, "not one line:\n{}{}", self.stdout, self.stderr);
+        let said = self.json();
+        assert_eq!(
+            (self.code, said["error"]["code"].as_str()),
+            (Some(code), Some(error)),
+            "{said:#}\n{}",
+            self.stderr
+        );
+        let message = said["error"]["message"].as_str().unwrap();
+        for part in parts {
+            assert!(message.contains(part), "{part:?} is not in: {message}");
+        }
+        said
+    }
+}
