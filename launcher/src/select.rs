@@ -201,9 +201,12 @@ fn unsuccessful(verdict: &Verdict, selected: Option<&PackageVersion>) -> Failure
     Failure::new(
         &code,
         format!(
-            "the rollout of {} was {}: {reason}; selected is still {}",
+            "the rollout of {} {}: {reason}; selected is still {}",
             verdict.version,
-            verdict.verdict,
+            match verdict.verdict {
+                Outcome::Failed => "failed".to_owned(),
+                other => format!("was {other}"),
+            },
             shown(selected)
         ),
         exit,

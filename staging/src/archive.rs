@@ -106,6 +106,16 @@ pub enum ArchiveError {
         /// Its mode.
         mode: u32,
     },
+    /// A file that others than its owner may write.
+    #[error(
+        "the archive's entry {path:?} has mode {mode:04o}: files that group or others may write are not accepted"
+    )]
+    WritableByOthers {
+        /// The entry.
+        path: String,
+        /// Its mode.
+        mode: u32,
+    },
     /// The same path again.
     #[error("the archive's entry {path:?} comes twice")]
     Duplicate {
@@ -174,7 +184,9 @@ impl Report for ArchiveError {
             ArchiveError::TooMuch { .. } => "ARCHIVE_TOO_MUCH",
             ArchiveError::Kind { .. } => "ARCHIVE_ENTRY_KIND",
             ArchiveError::Path { .. } => "ARCHIVE_ENTRY_PATH",
-            ArchiveError::SpecialMode { .. } => "ARCHIVE_ENTRY_MODE",
+            ArchiveError::SpecialMode { .. } | ArchiveError::WritableByOthers { .. } => {
+                "ARCHIVE_ENTRY_MODE"
+            }
             ArchiveError::Duplicate { .. } => "ARCHIVE_ENTRY_DUPLICATE",
             ArchiveError::CaseTwin { .. } => "ARCHIVE_ENTRY_CASE",
             ArchiveError::Unlisted { .. } => "ARCHIVE_ENTRY_UNLISTED",
@@ -404,6 +416,14 @@ impl<'a> Unpacker<'a> {
                 path: path.to_owned(),
                 expected: file.size,
                 found: size,
+            });
+        }
+        // It would not get that mode here; an archive that asks for it was not made by a packer.
+        let mode = header.mode().map_err(damaged_header)?;
+        if mode & 0o022 != 0 {
+            return Err(ArchiveError::WritableByOthers {
+                path: path.to_owned(),
+                mode,
             });
         }
         for folder in parents(&file.path) {

@@ -3,6 +3,7 @@
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -115,6 +116,48 @@ pub fn run_bounded(
         stdout: stdout.bytes,
         stderr: stderr.bytes,
     })
+}
+
+/// Kills what still runs from below `folder`: programs whose starter died before it could. Says how many there were.
+///
+/// # Errors
+/// What reading `/proc` or the folder's own path says.
+pub fn kill_running_from(folder: &Path) -> io::Result<usize> {
+    let folder = match folder.canonicalize() {
+        Ok(folder) => folder,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        Err(error) => return Err(error),
+    };
+    let mut killed = 0;
+    for entry in std::fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        let number = name.to_str().and_then(|name| name.parse().ok());
+        let Some(pid) = number.and_then(Pid::from_raw) else {
+            continue;
+        };
+        if !runs_from(pid, &folder) {
+            continue;
+        }
+        // Held before it is looked at once more: its number cannot become another's meanwhile without our noticing.
+        let Ok(held) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else {
+            continue;
+        };
+        if runs_from(pid, &folder) {
+            // What it started itself is in its group, which it leads.
+            if rustix::process::getpgid(Some(pid)) == Ok(pid) {
+                let _ = rustix::process::kill_process_group(pid, Signal::KILL);
+            }
+            let _ = rustix::process::pidfd_send_signal(&held, Signal::KILL);
+            killed += 1;
+        }
+    }
+    Ok(killed)
+}
+
+/// Whether a process of ours executes a file below `folder`; also one that is removed already.
+fn runs_from(pid: Pid, folder: &Path) -> bool {
+    std::fs::read_link(format!("/proc/{}/exe", pid.as_raw_nonzero()))
+        .is_ok_and(|executable| executable.starts_with(folder))
 }
 
 fn spawn(command: &mut Command) -> io::Result<Child> {

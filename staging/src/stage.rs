@@ -10,6 +10,7 @@ use crate::files;
 use crate::home::Home;
 use crate::journal;
 use crate::locks;
+use crate::process;
 use crate::report::{Exit, Report};
 
 const LOCK: &str = "lock";
@@ -142,7 +143,8 @@ impl StagingFolder {
         remove(&self.folder)
     }
 
-    /// Removes the folders of jobs that died: those whose lock is free. Says how many.
+    /// Removes the folders of jobs that died: those whose lock is free; what such a job had started from its folder to
+    /// try it is killed first. Says how many.
     ///
     /// # Errors
     /// [`StageError::Remove`] for the first that cannot be removed.
@@ -171,6 +173,10 @@ impl StagingFolder {
             };
             match hold(&folder.join(LOCK)) {
                 Ok(Some(_held)) => {
+                    process::kill_running_from(&folder).map_err(|source| StageError::Remove {
+                        path: folder.clone(),
+                        source,
+                    })?;
                     remove(&folder)?;
                     reaped += 1;
                 }

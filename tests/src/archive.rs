@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use fixtures::archives::Entry;
+use publisher::{Add, Promote, Source};
 use serde_json::{Value, json};
 use staging::pack::{Plan, pack_archive};
 
@@ -23,11 +24,7 @@ pub fn tiny(version: &str) -> Vec<Entry> {
 }
 
 /// A package of `files`, its manifest first and right about all of them, but for what `change` makes of it.
-pub fn signed_for(
-    version: &str,
-    files: Vec<Entry>,
-    change: impl FnOnce(&mut Value),
-) -> Vec<Entry> {
+pub fn signed_for(version: &str, files: Vec<Entry>, change: impl FnOnce(&mut Value)) -> Vec<Entry> {
     let entries: serde_json::Map<String, Value> = files
         .iter()
         .filter_map(|file| Some((file.path.strip_prefix("bin/")?.to_owned(), json!(file.path))))
@@ -55,6 +52,7 @@ pub fn signed_for(
 pub struct Pack<'a> {
     feed: &'a TestFeed,
     plan: Plan,
+    said: Option<Box<dyn Fn(&mut Add)>>,
 }
 
 impl<'a> Pack<'a> {
@@ -63,14 +61,22 @@ impl<'a> Pack<'a> {
         let rollproxy = ("rollproxy".to_owned(), binaries().path("faulty-worker"));
         let extra = vec![("share/fault".to_owned(), home.fault_file(fault))];
         let plan = plan(&version.parse().unwrap(), vec![rollproxy], extra);
-        Self { feed, plan }
+        Self {
+            feed,
+            plan,
+            said: None,
+        }
     }
 
     /// A package that holds the real `rollproxy` alone: half the bytes of a release.
     pub fn proxy(feed: &'a TestFeed, version: &str) -> Self {
         let rollproxy = ("rollproxy".to_owned(), binaries().path("rollproxy"));
         let plan = plan(&version.parse().unwrap(), vec![rollproxy], Vec::new());
-        Self { feed, plan }
+        Self {
+            feed,
+            plan,
+            said: None,
+        }
     }
 
     /// For another target.
@@ -87,17 +93,32 @@ impl<'a> Pack<'a> {
         self
     }
 
+    /// What the feed says about it, besides its version.
+    #[must_use]
+    pub fn with(mut self, said: impl Fn(&mut Add) + 'static) -> Self {
+        self.said = Some(Box::new(said));
+        self
+    }
+
     /// Packs it; the archive's path.
     pub fn pack(self) -> PathBuf {
-        let out = self.feed.scratch().join(format!("{}.tar.gz", self.plan.version));
+        let out = self
+            .feed
+            .scratch()
+            .join(format!("{}.tar.gz", self.plan.version));
         pack_archive(&self.plan, &out).unwrap();
         out
     }
 
     /// Packs and releases it in the channel `stable`.
-    pub fn release(self) {
-        let (feed, version) = (self.feed, self.plan.version.to_string());
-        feed.release_archive(&version, &self.pack());
+    pub fn release(mut self) {
+        let (feed, version, said) = (self.feed, self.plan.version.clone(), self.said.take());
+        let mut add = Add::new(version.clone(), Source::Unchecked(self.pack()));
+        if let Some(said) = said {
+            said(&mut add);
+        }
+        publisher::add(feed.place(), &add).unwrap();
+        publisher::promote(feed.place(), &Promote::new("stable", version)).unwrap();
     }
 }
 
@@ -107,6 +128,27 @@ impl TestFeed {
         let path = self.scratch().join(format!("{version}.bytes"));
         std::fs::write(&path, bytes).unwrap();
         self.release_archive(version, &path);
+    }
+
+    /// Its URL as a folder of this host.
+    pub fn file_url(&self) -> String {
+        format!("file://{}", self.path().display())
+    }
+
+    /// The bytes of a release's archive.
+    pub fn length_of(&self, version: &str) -> u64 {
+        std::fs::metadata(self.archive_of(version)).unwrap().len()
+    }
+
+    /// Where a release's archive lies.
+    pub fn archive_of(&self, version: &str) -> PathBuf {
+        let folder = self.path().join("targets/rollproxy").join(staging::TARGET);
+        let name = format!(".{version}.tar.gz");
+        std::fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .find(|path| path.to_str().unwrap().ends_with(&name))
+            .unwrap_or_else(|| panic!("{version} was not released"))
     }
 
     /// The folder around feed and keys.

@@ -10,14 +10,24 @@ use crate::{Finished, TestHome, Tool, process, until_some};
 impl TestHome {
     /// `rollproxy-updater check --format json`.
     pub fn check(&self) -> Tool {
-        self.tool("rollproxy-updater").args(["check", "--format", "json"])
+        self.tool("rollproxy-updater")
+            .args(["check", "--format", "json"])
+    }
+
+    /// Adds to the end of `config.toml`: first of all to `[update]`, which `init` puts last.
+    pub fn configure_more(&self, more: &str) {
+        let file = self.home.config_file();
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, text + more).unwrap();
     }
 
     /// Begins a check and waits until the journal has its job at `step`.
     pub async fn check_until(&self, step: &str) -> Check {
         let check = Check::begin(self.check());
         until_some(&format!("the job is at {step}"), || {
-            self.jobs().into_iter().find(|job| check.is(job) && job.step == step && !job.state.is_final())
+            self.jobs()
+                .into_iter()
+                .find(|job| check.is(job) && job.step == step && !job.state.is_final())
         })
         .await;
         check
@@ -34,7 +44,10 @@ impl TestHome {
         entries
             .map(|entry| {
                 let entry = entry.unwrap();
-                (entry.file_name().into_string().unwrap(), entry.metadata().unwrap().len())
+                (
+                    entry.file_name().into_string().unwrap(),
+                    entry.metadata().unwrap().len(),
+                )
             })
             .collect()
     }
@@ -121,7 +134,13 @@ impl Finished {
     /// Asserts the exit code and the outcome of a check, which is one JSON object and nothing else.
     #[track_caller]
     pub fn answered(&self, code: i32, outcome: &str) -> Value {
-        assert_eq!(self.stdout.lines().count(), 1, "not one line:\n{}{}", self.stdout, self.stderr);
+        assert_eq!(
+            self.stdout.lines().count(),
+            1,
+            "not one line:\n{}{}",
+            self.stdout,
+            self.stderr
+        );
         let said = self.json();
         assert_eq!(
             (self.code, said["outcome"].as_str()),
@@ -135,7 +154,13 @@ impl Finished {
     /// Asserts the exit code and the code of the error, and that its message has all of `parts`.
     #[track_caller]
     pub fn refused(&self, code: i32, error: &str, parts: &[&str]) -> Value {
-        assert_eq!(self.stdout.lines().count(), 1, "not one line:\n{}{}", self.stdout, self.stderr);
+        assert_eq!(
+            self.stdout.lines().count(),
+            1,
+            "not one line:\n{}{}",
+            self.stdout,
+            self.stderr
+        );
         let said = self.json();
         assert_eq!(
             (self.code, said["error"]["code"].as_str()),

@@ -94,7 +94,13 @@ impl Finished {
     /// Asserts the exit code; shows all output if it is another.
     #[track_caller]
     pub fn expect(self, code: i32) -> Self {
-        assert_eq!(self.code, Some(code), "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
+        assert_eq!(
+            self.code,
+            Some(code),
+            "stdout:\n{}\nstderr:\n{}",
+            self.stdout,
+            self.stderr
+        );
         self
     }
 
@@ -104,7 +110,9 @@ impl Finished {
         let text = self.stdout.trim();
         serde_json::from_str(text)
             .or_else(|_| serde_json::from_str(text.lines().next_back().unwrap_or_default()))
-            .unwrap_or_else(|error| panic!("{error} in:\n{}\nstderr:\n{}", self.stdout, self.stderr))
+            .unwrap_or_else(|error| {
+                panic!("{error} in:\n{}\nstderr:\n{}", self.stdout, self.stderr)
+            })
     }
 
     /// Both outputs, for searching.

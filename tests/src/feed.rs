@@ -24,10 +24,24 @@ impl TestFeed {
 
     /// An empty feed that was signed at another time.
     pub fn valid_from(validity: Validity) -> Self {
-        let folder = tempfile::Builder::new().prefix("rollproxy-feed-").tempdir().unwrap();
+        let folder = tempfile::Builder::new()
+            .prefix("rollproxy-feed-")
+            .tempdir()
+            .unwrap();
         let place = Place::new(folder.path().join("feed"), folder.path().join("keys"));
-        let made = publisher::init(&place, &Init { validity, ..Init::default() }).unwrap();
-        Self { folder, place, root_sha256: made.root_sha256 }
+        let made = publisher::init(
+            &place,
+            &Init {
+                validity,
+                ..Init::default()
+            },
+        )
+        .unwrap();
+        Self {
+            folder,
+            place,
+            root_sha256: made.root_sha256,
+        }
     }
 
     /// The folder a file server serves.
@@ -83,7 +97,14 @@ impl TestFeed {
     /// Makes `home` follow this feed at `url`, by `rollproxy-updater init`.
     pub async fn pin(&self, home: &TestHome, url: &str) {
         home.tool("rollproxy-updater")
-            .args(["init", "--feed", url, "--sha256", &self.root_sha256, "--root"])
+            .args([
+                "init",
+                "--feed",
+                url,
+                "--sha256",
+                &self.root_sha256,
+                "--root",
+            ])
             .arg(self.place.root())
             .run()
             .await

@@ -26,10 +26,17 @@ pub struct TestHome {
 impl TestHome {
     /// An empty home, its configuration listening on a free port of loopback.
     pub fn new() -> Self {
-        let folder = tempfile::Builder::new().prefix("rollproxy-test-").tempdir().unwrap();
+        let folder = tempfile::Builder::new()
+            .prefix("rollproxy-test-")
+            .tempdir()
+            .unwrap();
         let home = Home::at(folder.path().join("home"));
         home.create().unwrap();
-        let test = Self { folder, faults: AtomicU32::new(0), home };
+        let test = Self {
+            folder,
+            faults: AtomicU32::new(0),
+            home,
+        };
         test.configure("");
         test
     }
@@ -106,22 +113,32 @@ impl TestHome {
     pub fn set_pending(&self, version: &str) {
         let version: PackageVersion = version.parse().unwrap();
         let digest = format!("archive-of-{version}");
-        update_state::set_pending(&self.state_lock(), &self.home, &version, "test", &digest).unwrap();
+        update_state::set_pending(&self.state_lock(), &self.home, &version, "test", &digest)
+            .unwrap();
     }
 
     /// Whether a version carries the mark of a bad one.
     pub fn is_known_bad(&self, version: &str) -> bool {
-        self.state().known_bad.values().any(|bad| bad.version.to_string() == version)
+        self.state()
+            .known_bad
+            .values()
+            .any(|bad| bad.version.to_string() == version)
     }
 
     /// The pending version.
     pub fn pending(&self) -> Option<String> {
-        self.state().pending.map(|pending| pending.version.to_string())
+        self.state()
+            .pending
+            .map(|pending| pending.version.to_string())
     }
 
     /// Selects an installed version, as a first install does.
     pub fn select(&self, version: &str) {
-        let change = Change { version: version.parse().unwrap(), pinned: false, by: "test".into() };
+        let change = Change {
+            version: version.parse().unwrap(),
+            pinned: false,
+            by: "test".into(),
+        };
         selection::write(&self.state_lock(), &self.home, change).unwrap();
     }
 
@@ -137,7 +154,8 @@ impl TestHome {
 
     /// The selected version on disk.
     pub fn selected(&self) -> Option<String> {
-        self.selection().map(|selection| selection.version.to_string())
+        self.selection()
+            .map(|selection| selection.version.to_string())
     }
 
     /// The update state on disk.
@@ -147,13 +165,21 @@ impl TestHome {
 
     /// The published versions.
     pub fn packages(&self) -> Vec<String> {
-        staging::package::list(&self.home).unwrap().iter().map(ToString::to_string).collect()
+        staging::package::list(&self.home)
+            .unwrap()
+            .iter()
+            .map(ToString::to_string)
+            .collect()
     }
 
     /// What lies in the staging folder: empty after every job.
     pub fn staging_leftovers(&self) -> Vec<String> {
         std::fs::read_dir(self.home.staging_dir())
-            .map(|entries| entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect())
+            .map(|entries| {
+                entries
+                    .map(|e| e.unwrap().file_name().into_string().unwrap())
+                    .collect()
+            })
             .unwrap_or_default()
     }
 
@@ -169,8 +195,10 @@ impl TestHome {
             .unwrap()
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
             .filter(|pid| {
-                std::fs::read(format!("/proc/{pid}/environ"))
-                    .is_ok_and(|all| all.split(|byte| *byte == 0).any(|one| one == variable.as_bytes()))
+                std::fs::read(format!("/proc/{pid}/environ")).is_ok_and(|all| {
+                    all.split(|byte| *byte == 0)
+                        .any(|one| one == variable.as_bytes())
+                })
             })
             .collect()
     }
@@ -186,7 +214,8 @@ impl Drop for TestHome {
     fn drop(&mut self) {
         // Whatever the test started carries this home in its environment: workers included.
         for pid in self.processes() {
-            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL);
+            let _ =
+                nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL);
         }
         // Published packages are read-only: an ordinary user must open them to remove them.
         let _ = staging::files::remove_tree(self.home.root());

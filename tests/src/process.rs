@@ -35,11 +35,12 @@ pub fn blocks(pid: i32, signal: Signal) -> bool {
 /// Seconds of processor time that a process has used.
 pub fn processor_seconds(pid: i32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let fields: Vec<u64> = after_name(&stat)
+    let fields: Vec<i64> = after_name(&stat)
         .split(' ')
         .filter_map(|field| field.parse().ok())
         .collect();
-    // After the state come numbers only: utime and stime are the 11th and 12th. A tick is 10 ms everywhere on Linux.
+    // After the state come numbers only, some below zero: utime and stime are the 11th and 12th. A
+    // tick is 10 ms everywhere on Linux.
     (fields[10] + fields[11]) as f64 / 100.0
 }
 

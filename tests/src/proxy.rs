@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use control::{Client, ControlError};
 use control::types::{Place, Rolling, RolloutRequest, Status, Verdict};
+use control::{Client, ControlError};
 use nix::sys::signal::Signal;
 use tokio::task::JoinHandle;
 
@@ -81,7 +81,10 @@ impl Starting {
         })
         .await;
         let address = status.listeners[0].parse().unwrap();
-        Proxy { started: self, address }
+        Proxy {
+            started: self,
+            address,
+        }
     }
 
     /// Waits for its end; its exit code.
@@ -147,7 +150,10 @@ impl Proxy {
 
     /// The active version.
     pub fn active_version(&self) -> Option<String> {
-        self.status()?.rolling.active.map(|place| place.version.to_string())
+        self.status()?
+            .rolling
+            .active
+            .map(|place| place.version.to_string())
     }
 
     /// The active worker's pid.
@@ -202,7 +208,10 @@ impl Proxy {
     /// Stops the supervisor with SIGSTOP for a time, and lets it go on.
     pub async fn freeze(&self, time: Duration) {
         self.signal(Signal::SIGSTOP);
-        until("the supervisor is stopped", || process::is_stopped(self.pid())).await;
+        until("the supervisor is stopped", || {
+            process::is_stopped(self.pid())
+        })
+        .await;
         let since = Instant::now();
         until("it was stopped long enough", || since.elapsed() >= time).await;
         self.signal(Signal::SIGCONT);
@@ -224,7 +233,10 @@ impl Drop for Starting {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            eprintln!("--- log of the supervisor and its workers\n{}\n---", self.log());
+            eprintln!(
+                "--- log of the supervisor and its workers\n{}\n---",
+                self.log()
+            );
         }
     }
 }

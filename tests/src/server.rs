@@ -47,7 +47,12 @@ impl FileServer {
                 tokio::spawn(serve(stream, root.clone(), for_task.clone(), log.clone()));
             }
         });
-        Self { address, tricks, seen, task }
+        Self {
+            address,
+            tricks,
+            seen,
+            task,
+        }
     }
 
     /// Its URL, without a slash at the end.
@@ -95,7 +100,10 @@ async fn serve(
     seen.lock().unwrap().push(path.clone());
     let trick = {
         let tricks = tricks.lock().unwrap();
-        tricks.iter().find(|(part, _)| path.contains(part.as_str())).map(|(_, trick)| trick.clone())
+        tricks
+            .iter()
+            .find(|(part, _)| path.contains(part.as_str()))
+            .map(|(_, trick)| trick.clone())
     };
     // The client may leave at any time: that is what some tests are about.
     let _ = answer(&mut stream, &root, &path, range(&text), trick).await;
@@ -103,8 +111,15 @@ async fn serve(
 
 /// The first byte of a `Range: bytes=N-` request.
 fn range(head: &str) -> Option<usize> {
-    let line = head.lines().find(|line| line.to_ascii_lowercase().starts_with("range:"))?;
-    line.split_once("bytes=")?.1.trim_end_matches('-').trim().parse().ok()
+    let line = head
+        .lines()
+        .find(|line| line.to_ascii_lowercase().starts_with("range:"))?;
+    line.split_once("bytes=")?
+        .1
+        .trim_end_matches('-')
+        .trim()
+        .parse()
+        .ok()
 }
 
 async fn answer(
@@ -116,7 +131,9 @@ async fn answer(
 ) -> std::io::Result<()> {
     let file = root.join(path.trim_start_matches('/'));
     let body = match (&trick, std::fs::read(file)) {
-        (Some(Trick::Status(status)), _) => return head(stream, &format!("{status} Tricked"), 0, "").await,
+        (Some(Trick::Status(status)), _) => {
+            return head(stream, &format!("{status} Tricked"), 0, "").await;
+        }
         (Some(Trick::Replace(body)), _) => body.clone(),
         (_, Ok(body)) => body,
         (_, Err(_)) => return head(stream, "404 Not Found", 0, "").await,
@@ -158,7 +175,13 @@ async fn answer(
     }
 }
 
-async fn head(stream: &mut TcpStream, status: &str, length: usize, more: &str) -> std::io::Result<()> {
-    let head = format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n{more}\r\n");
+async fn head(
+    stream: &mut TcpStream,
+    status: &str,
+    length: usize,
+    more: &str,
+) -> std::io::Result<()> {
+    let head =
+        format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n{more}\r\n");
     stream.write_all(head.as_bytes()).await
 }

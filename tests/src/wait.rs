@@ -23,7 +23,10 @@ pub async fn until_some<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T
         if let Some(found) = look() {
             return found;
         }
-        assert!(Instant::now() < deadline, "waited {PATIENCE:?} in vain until {what}");
+        assert!(
+            Instant::now() < deadline,
+            "waited {PATIENCE:?} in vain until {what}"
+        );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

@@ -12,7 +12,9 @@ use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 /// A supervisor whose only package never gets a worker ready while it is told so.
 async fn unserved(rollout: &str) -> (TestHome, Proxy) {
     let home = TestHome::new();
-    home.configure(&format!("[rollout]\nrecovery_min = \"50ms\"\nrecovery_max = \"50ms\"\n{rollout}"));
+    home.configure(&format!(
+        "[rollout]\nrecovery_min = \"50ms\"\nrecovery_max = \"50ms\"\n{rollout}"
+    ));
     let told = format!("told-by={}", home.told_file().display());
     home.install_faulty(rollproxy::COMPILED_VERSION, &told);
     home.tell("crash-before-ready");
@@ -46,7 +48,11 @@ async fn who_waited_too_long_is_reset() {
     for client in clients {
         assert_eq!(client.await.unwrap(), Asked::Reset);
     }
-    assert!(since.elapsed() >= Duration::from_millis(400), "{:?}", since.elapsed());
+    assert!(
+        since.elapsed() >= Duration::from_millis(400),
+        "{:?}",
+        since.elapsed()
+    );
     let rolling = proxy.rolling();
     assert_eq!((rolling.queued_sockets, rolling.rejected_sockets), (0, 2));
 }
@@ -67,26 +73,51 @@ async fn who_connects_while_the_supervisor_has_no_descriptor_left_waits_in_the_k
     home.install_faulty("1.1.0", "");
     home.select("1.0.0");
     let proxy = Proxy::start(&home).await;
-    assert_eq!(proxy.roll(by_person("1.1.0")).await.unwrap().verdict, Outcome::Kept);
-    until("the former worker has ended", || proxy.rolling().draining.is_empty()).await;
+    assert_eq!(
+        proxy.roll(by_person("1.1.0")).await.unwrap().verdict,
+        Outcome::Kept
+    );
+    until("the former worker has ended", || {
+        proxy.rolling().draining.is_empty()
+    })
+    .await;
 
     let pid = Pid::from_raw(proxy.pid());
     let limit = getrlimit(Resource::Nofile);
     let open = process::descriptors_at_rest(proxy.pid()).await;
-    let free = (0..).find(|free| open.iter().all(|(number, _)| number != free)).unwrap();
-    let none_left = Rlimit { current: u64::try_from(free).ok(), maximum: limit.maximum };
+    let free = (0..)
+        .find(|free| open.iter().all(|(number, _)| number != free))
+        .unwrap();
+    let none_left = Rlimit {
+        current: u64::try_from(free).ok(),
+        maximum: limit.maximum,
+    };
     prlimit(pid, Resource::Nofile, none_left).unwrap();
 
     let used = process::processor_seconds(proxy.pid());
     let since = Instant::now();
     let clients: Vec<_> = (0..3).map(|_| ask_soon(proxy.address)).collect();
-    until("the supervisor noticed", || proxy.log().contains("cannot accept")).await;
-    until("it has tried for a while", || since.elapsed() > Duration::from_secs(1)).await;
+    until("the supervisor noticed", || {
+        proxy.log().contains("cannot accept")
+    })
+    .await;
+    until("it has tried for a while", || {
+        since.elapsed() > Duration::from_secs(1)
+    })
+    .await;
     let used = process::processor_seconds(proxy.pid()) - used;
     assert!(used < 0.5, "{used} s of processor time for waiting");
     assert!(clients.iter().all(|client| !client.is_finished()));
 
-    prlimit(pid, Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+    prlimit(
+        pid,
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            ..limit
+        },
+    )
+    .unwrap();
     for client in clients {
         assert_eq!(client.await.unwrap(), Asked::by_faulty());
     }

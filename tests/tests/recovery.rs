@@ -6,7 +6,10 @@
 use control::types::Outcome;
 use fixtures::client::End;
 use fixtures::upstream::Upstream;
-use harness::{Asked, HeldStream, Proxy, Starting, TestHome, ask, ask_soon, by_person, process, same_version, until};
+use harness::{
+    Asked, HeldStream, Proxy, Starting, TestHome, ask, ask_soon, by_person, process, same_version,
+    until,
+};
 use nix::sys::signal::Signal;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -26,7 +29,12 @@ async fn when_the_first_workers_fail_the_port_stays_open_and_recovery_serves_who
     assert_eq!(rolling.active.unwrap().generation, 3, "two crashed");
     assert_eq!((rolling.queued_sockets, rolling.rejected_sockets), (0, 0));
     let failure = rolling.last_failure.unwrap();
-    for part in ["WORKER_EXITED", "exit code 101", "generation 2", rollproxy::COMPILED_VERSION] {
+    for part in [
+        "WORKER_EXITED",
+        "exit code 101",
+        "generation 2",
+        rollproxy::COMPILED_VERSION,
+    ] {
         assert!(failure.contains(part), "{failure}");
     }
 }
@@ -40,9 +48,15 @@ async fn a_killed_worker_costs_its_own_streams_only_and_a_client_at_that_moment_
     home.select("1.0.0");
     let proxy = Proxy::start(&home).await;
     let older = HeldStream::open(proxy.address, &upstream).await;
-    assert_eq!(proxy.roll(same_version()).await.unwrap().verdict, Outcome::Kept);
+    assert_eq!(
+        proxy.roll(same_version()).await.unwrap().verdict,
+        Outcome::Kept
+    );
     let own = HeldStream::open(proxy.address, &upstream).await;
-    until("the worker said that it has a stream", || proxy.active().streams == 1).await;
+    until("the worker said that it has a stream", || {
+        proxy.active().streams == 1
+    })
+    .await;
 
     let killed = proxy.active();
     process::send(proxy.active_pid(), Signal::SIGKILL);
@@ -51,13 +65,19 @@ async fn a_killed_worker_costs_its_own_streams_only_and_a_client_at_that_moment_
         assert!(answer.await.unwrap().is_well());
     }
     let active = proxy.active();
-    assert_eq!((active.generation, &active.version), (killed.generation + 1, &killed.version));
+    assert_eq!(
+        (active.generation, &active.version),
+        (killed.generation + 1, &killed.version)
+    );
     let failure = proxy.last_failure();
     for part in ["WORKER_EXITED", "signal 9", "lost with it: 1"] {
         assert!(failure.contains(part), "{failure}");
     }
     let cut = own.ended().await;
-    assert!(matches!(cut.end, End::Cut | End::Reset), "never an end that looks clean: {cut:?}");
+    assert!(
+        matches!(cut.end, End::Cut | End::Reset),
+        "never an end that looks clean: {cut:?}"
+    );
     assert!(cut.in_order && cut.events >= 3, "{cut:?}");
     older.finish(&upstream).await;
     let counts = upstream.counts();
@@ -71,7 +91,10 @@ async fn the_last_kept_version_is_recovered_even_when_the_tree_we_came_from_is_g
     home.install_faulty("1.1.0", "");
     home.select("1.0.0");
     let proxy = Proxy::start(&home).await;
-    assert_eq!(proxy.roll(by_person("1.1.0")).await.unwrap().verdict, Outcome::Kept);
+    assert_eq!(
+        proxy.roll(by_person("1.1.0")).await.unwrap().verdict,
+        Outcome::Kept
+    );
     staging::files::remove_tree(&home.home.package(&"1.0.0".parse().unwrap())).unwrap();
     process::send(proxy.active_pid(), Signal::SIGKILL);
     assert_eq!(ask(proxy.address).await, Asked::by_faulty());
@@ -88,9 +111,10 @@ async fn a_worker_that_dies_or_hangs_up_whenever_it_is_active_is_started_again_u
     home.select("1.0.0");
     let proxy = Proxy::start(&home).await;
     let held = HeldStream::open(proxy.address, &upstream).await;
-    for (fault, code) in
-        [("crash-when-active", "WORKER_EXITED"), ("close-when-active", "WORKER_CHANNEL_CLOSED")]
-    {
+    for (fault, code) in [
+        ("crash-when-active", "WORKER_EXITED"),
+        ("close-when-active", "WORKER_CHANNEL_CLOSED"),
+    ] {
         home.tell(fault);
         let verdict = proxy.roll(by_person("1.1.0")).await.unwrap();
         assert_eq!(verdict.verdict, Outcome::Kept, "{fault}");

@@ -30,6 +30,7 @@ pub fn ensure(
     supervisor: &SupervisorRecord,
     selected: Option<&PackageVersion>,
     job: &str,
+    validator: &Validator,
     unchanged: impl Fn() -> Result<StateLock, Failure>,
 ) -> Result<bool, Failure> {
     let installed = package::list(home)?;
@@ -45,7 +46,7 @@ pub fn ensure(
         version: version.clone(),
         manifest_digest: Some(packed.digest().to_owned()),
     };
-    Validator::default().validate(folder.path(), &expected, home, &|| false)?;
+    validator.validate(folder.path(), &expected, home, &|| false)?;
     let lock = unchanged()?;
     publish::publish(&lock, home, folder, &packed)?;
     update_state::modify(&lock, home, |state| {
@@ -208,8 +209,19 @@ mod tests {
         let supervisor = supervisor(std::env::current_exe().unwrap());
         let selected = PackageVersion::new(1, 0, 0);
         std::fs::create_dir(home.package(&selected)).unwrap();
-        assert!(!ensure(&home, &supervisor, Some(&selected), "j", no_lock).unwrap());
+        let validator = Validator::default();
+        assert!(
+            !ensure(
+                &home,
+                &supervisor,
+                Some(&selected),
+                "j",
+                &validator,
+                no_lock
+            )
+            .unwrap()
+        );
         std::fs::create_dir(home.package(&supervisor.version)).unwrap();
-        assert!(!ensure(&home, &supervisor, None, "j", no_lock).unwrap());
+        assert!(!ensure(&home, &supervisor, None, "j", &validator, no_lock).unwrap());
     }
 }

@@ -13,7 +13,7 @@ use staging::version::PackageVersion;
 pub struct Answer {
     /// Always 1.
     pub schema: u32,
-    /// In a word; see [`Answer::word`].
+    /// In a word: what [`Answer::end`] was given, or what the exit code of a failure stands for.
     pub outcome: String,
     /// The version that the feed offers.
     pub version: Option<PackageVersion>,

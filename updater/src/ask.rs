@@ -66,14 +66,22 @@ pub fn kept(verdict: &Verdict, selected: Option<&PackageVersion>) -> Result<(), 
     Err(Failure::new(
         code,
         format!(
-            "the rollout of {} was {}: {}; selected is still {selected}",
+            "the rollout of {} {}: {}; selected is still {selected}",
             verdict.version,
-            verdict.verdict,
+            ended(verdict.verdict),
             verdict.reason.as_deref().unwrap_or("no reason was given"),
         ),
         exit,
         exit == Exit::Deferred,
     ))
+}
+
+/// How a rollout ended, as the rest of a sentence about it.
+fn ended(outcome: Outcome) -> String {
+    match outcome {
+        Outcome::Failed => outcome.to_string(),
+        other => format!("was {other}"),
+    }
 }
 
 /// Reads selection and status once more after a kept rollout.
@@ -135,11 +143,27 @@ mod tests {
 
     #[test]
     fn each_verdict_has_its_exit_and_a_code() {
-        for (outcome, exit, code) in [
-            (Outcome::RolledBack, Exit::RolledBack, "ROLLED_BACK"),
-            (Outcome::Failed, Exit::Failed, "ROLLOUT_FAILED"),
-            (Outcome::Deferred, Exit::Deferred, "ROLLOUT_DEFERRED"),
-            (Outcome::Superseded, Exit::Deferred, "ROLLOUT_SUPERSEDED"),
+        use Outcome::{Deferred, Failed, RolledBack, Superseded};
+        for (outcome, exit, code, said) in [
+            (
+                RolledBack,
+                Exit::RolledBack,
+                "ROLLED_BACK",
+                "1.1.0 was rolled back: ",
+            ),
+            (Failed, Exit::Failed, "ROLLOUT_FAILED", "1.1.0 failed: "),
+            (
+                Deferred,
+                Exit::Deferred,
+                "ROLLOUT_DEFERRED",
+                "1.1.0 was deferred: ",
+            ),
+            (
+                Superseded,
+                Exit::Deferred,
+                "ROLLOUT_SUPERSEDED",
+                "1.1.0 was superseded: ",
+            ),
         ] {
             let mut verdict = Verdict {
                 rollout: 1,
@@ -153,7 +177,7 @@ mod tests {
             let failure = kept(&verdict, Some(&version("1.0.0"))).unwrap_err();
             assert_eq!((failure.exit, failure.code.as_str()), (exit, code));
             assert_eq!(failure.retry, exit == Exit::Deferred);
-            for part in ["1.1.0", "it crashed", "still 1.0.0"] {
+            for part in [said, "it crashed", "still 1.0.0"] {
                 assert!(failure.message.contains(part), "{}", failure.message);
             }
             verdict.code = Some("WORKER_NOT_READY".to_owned());

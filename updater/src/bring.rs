@@ -34,6 +34,8 @@ pub struct Order<'a> {
     pub downloader: &'a Downloader,
     /// In what time.
     pub limits: deadline::Limits,
+    /// Who judges what was unpacked.
+    pub validator: &'a Validator,
     /// Whether a bar may be shown.
     pub format: Format,
 }
@@ -76,6 +78,7 @@ pub async fn bring(order: Order<'_>, interrupt: &mut Interrupt) -> Result<Brough
         home: order.home.clone(),
         archive: downloaded.path.clone(),
         version: order.release.version.clone(),
+        validator: order.validator.clone(),
         deadline: deadline.clone(),
     };
     let mut work = tokio::task::spawn_blocking(move || work.run(folder));
@@ -191,6 +194,7 @@ struct Work {
     home: Home,
     archive: PathBuf,
     version: PackageVersion,
+    validator: Validator,
     deadline: Deadline,
 }
 
@@ -214,8 +218,9 @@ impl Work {
             manifest_digest: Some(unpacked.digest().to_owned()),
         };
         let cancel = || self.deadline.is_cancelled();
-        let validated =
-            Validator::default().validate(folder.path(), &expected, &self.home, &cancel)?;
+        let validated = self
+            .validator
+            .validate(folder.path(), &expected, &self.home, &cancel)?;
         Ok((folder, validated.manifest))
     }
 }

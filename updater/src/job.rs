@@ -26,7 +26,7 @@ use crate::ask::{self, Seen};
 use crate::bring::{self, Brought};
 use crate::feed::{Downloader, Feed, FeedError, FeedSettings, Release};
 use crate::interrupt::{self, Interrupt};
-use crate::policy::{self, Choice, Facts};
+use crate::policy::{self, Choice, Facts, Way};
 use crate::retry::{self, retrying};
 use crate::settings::Settings;
 
@@ -55,50 +55,6 @@ pub async fn check(home: &Home, options: &Options) -> Answer {
     }
     answer.total_ms = millis(begun.elapsed());
     answer
-}
-
-/// What stood when the check began: everything later is bound to it.
-struct Before {
-    ownership: Ownership,
-    supervisor: Option<SupervisorRecord>,
-    selection: Option<Selection>,
-}
-
-impl Before {
-    fn look(home: &Home) -> Result<Self, Failure> {
-        let ownership = Ownership::observe(home)?;
-        let supervisor = match ownership.supervisor() {
-            // The record of exactly this supervisor, or none: it may have been replaced between the two looks.
-            Some(identity) => {
-                ownership::read_supervisor(home)?.filter(|record| record.identity == *identity)
-            }
-            None => None,
-        };
-        Ok(Self {
-            ownership,
-            supervisor,
-            selection: selection::read(home)?,
-        })
-    }
-
-    fn selected(&self) -> Option<&PackageVersion> {
-        self.selection.as_ref().map(|selection| &selection.version)
-    }
-
-    fn serial(&self) -> Option<u64> {
-        self.selection.as_ref().map(|selection| selection.serial)
-    }
-
-    fn running(&self) -> Option<&PackageVersion> {
-        self.supervisor.as_ref().map(|record| &record.version)
-    }
-
-    /// The state lock, held while everything is still as it was.
-    fn unchanged(&self, home: &Home) -> Result<StateLock, Failure> {
-        let lock = StateLock::acquire(home, LOCK_TIMEOUT)?;
-        self.ownership.recheck(&lock, home)?;
-        Ok(lock)
-    }
 }
 
 async fn run(home: &Home, options: &Options, answer: &mut Answer) -> Result<(), Failure> {
@@ -192,90 +148,6 @@ fn early(home: &Home, options: &Options) -> Option<Failure> {
     ))
 }
 
-/// What is to be installed.
-struct Found {
-    release: Release,
-    downloader: Downloader,
-    /// Whether it is published already.
-    here: bool,
-}
-
-/// Asks the feed and decides. None = nothing is to be done, and the answer says why.
-async fn look(
-    home: &Home,
-    options: &Options,
-    settings: &Settings,
-    feed: &FeedSettings,
-    before: &Before,
-    interrupt: &mut Interrupt,
-    answer: &mut Answer,
-) -> Result<Option<Found>, Failure> {
-    let mut feed = Feed::open(feed, home)?;
-    let ask = async || -> Result<Option<Release>, FeedError> {
-        feed.refresh(clock::now()).await?;
-        feed.release(&settings.channel, TARGET).await
-    };
-    let asked = interrupt.unless(retrying(retry::WITHIN_A_RUN, ask)).await?;
-    let Some(release) = asked else {
-        say(
-            options,
-            &format!("the channel {} has nothing for {TARGET}", settings.channel),
-        );
-        answer.end("noRelease", Exit::Done);
-        return Ok(None);
-    };
-    answer.version = Some(release.version.clone());
-    let offer = Offer {
-        version: release.version.clone(),
-        archive: release.sha256.clone(),
-    };
-    let state = update_state::read(home)?;
-    let installed = package::list(home)?;
-    let facts = Facts {
-        selection: before.selection.as_ref(),
-        state: &state,
-        running: before.running(),
-        installed: &installed,
-    };
-    let here = match policy::choose(&offer, release.custom.minimum_version.as_ref(), facts) {
-        Choice::Skip(skip) => {
-            say(options, &skip.to_string());
-            answer.end(policy::word(&skip), Exit::Done);
-            return Ok(None);
-        }
-        Choice::Barrier { minimum, current } => {
-            return Err(Failure::new(
-                "BELOW_MINIMUM",
-                format!(
-                    "{} can be updated to from {minimum} on, and {current} runs here; install a version between first",
-                    release.version
-                ),
-                Exit::Failed,
-                false,
-            ));
-        }
-        Choice::Roll => true,
-        Choice::Install => false,
-    };
-    if options.dry_run {
-        say(
-            options,
-            &format!(
-                "{} is available (selected: {})",
-                release.version,
-                shown(before.selected())
-            ),
-        );
-        answer.end("available", Exit::Available);
-        return Ok(None);
-    }
-    Ok(Some(Found {
-        release,
-        downloader: feed.downloader(),
-        here,
-    }))
-}
-
 /// One update, from a release to a verdict.
 struct Update<'a> {
     home: &'a Home,
@@ -327,9 +199,10 @@ impl Update<'_> {
     ) -> Result<(), Failure> {
         let version = &found.release.version;
         if let Some(supervisor) = &self.before.supervisor {
-            adopt::ensure(self.home, supervisor, self.before.selected(), job, || {
-                self.before.unchanged(self.home)
-            })?;
+            let validator = self.settings.validator();
+            let unchanged = || self.before.unchanged(self.home);
+            let selected = self.before.selected();
+            adopt::ensure(self.home, supervisor, selected, job, &validator, unchanged)?;
         }
         if !found.here {
             journal.record(State::Started, "stage", None)?;
@@ -374,6 +247,7 @@ impl Update<'_> {
             release,
             downloader: &found.downloader,
             limits: self.settings.limits,
+            validator: &self.settings.validator(),
             format: self.options.format,
         };
         let brought = bring::bring(order, interrupt).await?;

@@ -32,6 +32,13 @@ pub enum Choice {
     Roll,
     /// Nothing, and why.
     Skip(Skip),
+    /// Nothing leads on from what runs here without a person.
+    DeadEnd {
+        /// What runs here.
+        current: PackageVersion,
+        /// Why, in the publisher's words.
+        reason: String,
+    },
     /// It cannot be updated to from here.
     Barrier {
         /// The lowest version that may be updated from.
@@ -41,18 +48,35 @@ pub enum Choice {
     },
 }
 
-/// Chooses. `minimum` is the lowest version that the offer may be updated from.
-pub fn choose(offer: &Offer, minimum: Option<&PackageVersion>, facts: Facts<'_>) -> Choice {
+/// What the feed says about the way from here to its offer.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Way<'a> {
+    /// The lowest version that the offer may be updated from.
+    pub minimum: Option<&'a PackageVersion>,
+    /// Why no update leads on from [`Facts::current`].
+    pub dead_end: Option<&'a str>,
+}
+
+impl Facts<'_> {
+    /// What is updated from: the selected version; where none is, what runs.
+    pub fn current(&self) -> Option<&PackageVersion> {
+        let selected = self.selection.map(|selection| &selection.version);
+        selected.or(self.running)
+    }
+}
+
+/// Chooses.
+pub fn choose(offer: &Offer, way: Way<'_>, facts: Facts<'_>) -> Choice {
     let Facts {
         selection,
         state,
-        running,
         installed,
+        ..
     } = facts;
     if let Err(skip) = policy::consider(offer, selection, state) {
         return Choice::Skip(skip);
     }
-    let current = selection.map(|selection| &selection.version).or(running);
+    let current = facts.current();
     // Nothing selected, but something runs: it counts as if it were selected.
     match current {
         Some(current) if *current == offer.version => {
@@ -68,7 +92,13 @@ pub fn choose(offer: &Offer, minimum: Option<&PackageVersion>, facts: Facts<'_>)
         }
         _ => {}
     }
-    if let (Some(minimum), Some(current)) = (minimum, current)
+    if let (Some(reason), Some(current)) = (way.dead_end, current) {
+        return Choice::DeadEnd {
+            current: current.clone(),
+            reason: reason.to_owned(),
+        };
+    }
+    if let (Some(minimum), Some(current)) = (way.minimum, current)
         && current < minimum
     {
         return Choice::Barrier {
@@ -129,6 +159,7 @@ mod tests {
         floor: Option<&'static str>,
         bad: bool,
         minimum: Option<&'static str>,
+        dead_end: Option<&'static str>,
         installed: &'static [&'static str],
         archive: Option<&'static str>,
     }
@@ -139,6 +170,7 @@ mod tests {
         floor: None,
         bad: false,
         minimum: None,
+        dead_end: None,
         installed: &[],
         archive: None,
     };
@@ -169,7 +201,13 @@ mod tests {
             running: running.as_ref(),
             installed: &installed,
         };
-        match choose(&offer, host.minimum.map(version).as_ref(), facts) {
+        let minimum = host.minimum.map(version);
+        let way = Way {
+            minimum: minimum.as_ref(),
+            dead_end: host.dead_end,
+        };
+        match choose(&offer, way, facts) {
+            Choice::DeadEnd { .. } => "deadEnd",
             Choice::Install => "install",
             Choice::Roll => "roll",
             Choice::Barrier { .. } => "barrier",
@@ -301,6 +339,25 @@ mod tests {
                     ..BARE
                 },
                 "install",
+            ),
+            (
+                "at a dead end",
+                Host {
+                    selected: at("1.4.0"),
+                    dead_end: Some("the disk format changes"),
+                    minimum: Some("1.4.5"),
+                    ..BARE
+                },
+                "deadEnd",
+            ),
+            (
+                "a dead end that is pinned is a person's business already",
+                Host {
+                    selected: Some(selection("1.4.0", true)),
+                    dead_end: Some("the disk format changes"),
+                    ..BARE
+                },
+                "pinned",
             ),
             (
                 "published already",

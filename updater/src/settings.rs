@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use staging::home::Home;
 use staging::report::{Exit, Report};
+use staging::validate::Validator;
 
 use crate::deadline::Limits;
 
@@ -15,7 +16,14 @@ const INACTIVITY: Duration = Duration::from_secs(120);
 /// Staging in all.
 const HARD: Duration = Duration::from_secs(900);
 /// The keys of `[update]` that this version knows.
-const KEYS: [&str; 4] = ["feed", "channel", "inactivity_timeout", "hard_timeout"];
+const KEYS: [&str; 6] = [
+    "feed",
+    "channel",
+    "inactivity_timeout",
+    "hard_timeout",
+    "entry_timeout",
+    "self_test_timeout",
+];
 
 /// What the updater is told by its home.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +34,10 @@ pub struct Settings {
     pub channel: String,
     /// How long staging may take.
     pub limits: Limits,
+    /// How long each program of a staged package may take to answer `--version`.
+    pub entry_timeout: Duration,
+    /// How long the staged updater may take for its self-test.
+    pub self_test_timeout: Duration,
     /// Keys that this version does not know: told, not refused, so that a rollback survives newer keys.
     pub unknown: Vec<String>,
     /// The file they came from.
@@ -134,12 +146,19 @@ impl Settings {
         };
         let inactivity = find("inactivity_timeout").duration()?.unwrap_or(INACTIVITY);
         let hard = find("hard_timeout").duration()?.unwrap_or(HARD);
+        let validator = Validator::default();
         Ok(Self {
             feed: find("feed").text("a URL: https://, http:// or file:///")?,
             channel: find("channel")
                 .text("a name, such as \"stable\"")?
                 .unwrap_or_else(|| CHANNEL.to_owned()),
             limits: Limits { inactivity, hard },
+            entry_timeout: find("entry_timeout")
+                .duration()?
+                .unwrap_or(validator.entry_timeout),
+            self_test_timeout: find("self_test_timeout")
+                .duration()?
+                .unwrap_or(validator.self_test_timeout),
             unknown: update
                 .keys()
                 .filter(|key| !KEYS.contains(&key.as_str()))
@@ -147,6 +166,15 @@ impl Settings {
                 .collect(),
             file: file.to_owned(),
         })
+    }
+
+    /// What judges a staged package.
+    pub fn validator(&self) -> Validator {
+        Validator {
+            entry_timeout: self.entry_timeout,
+            self_test_timeout: self.self_test_timeout,
+            ..Validator::default()
+        }
     }
 
     /// The feed's URL.

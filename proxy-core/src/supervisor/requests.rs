@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use control::types::{By, Outcome, RolloutRequest, Status};
+use control::types::{By, Outcome, RolloutRequest};
 use staging::home::Home;
 use staging::report::{Exit, Failure};
 use staging::version::PackageVersion;
@@ -25,7 +25,7 @@ impl Supervisor {
         // Whoever asked may have gone away: then nobody reads the answer.
         match command {
             Command::Status(reply) => {
-                let _: Result<(), Status> = reply.send(self.status()).map_err(|status| status);
+                let _ = reply.send(self.status());
             }
             Command::Rollout(id, reply) => {
                 let _ = reply.send(self.rollouts.record(id).cloned());

@@ -225,6 +225,26 @@ fn setuid_setgid_and_sticky_are_refused() {
 }
 
 #[test]
+fn files_that_others_may_write_are_refused_and_the_owner_s_bits_do_not_matter() {
+    let program = |mode| {
+        let size = PROGRAM.len() as u64;
+        begun().raw(b"bin/rollproxy", b'0', mode, size, "", PROGRAM)
+    };
+    for mode in [0o777, 0o757, 0o775, 0o666, 0o420] {
+        let error = refused(program(mode));
+        assert_eq!(error.code(), "ARCHIVE_ENTRY_MODE", "{mode:o}: {error}");
+        assert!(error.to_string().contains("bin/rollproxy"), "{error}");
+    }
+    for mode in [0o755, 0o555, 0o644, 0o400] {
+        assert_eq!(
+            refused(program(mode)).code(),
+            "ARCHIVE_TRUNCATED",
+            "{mode:o}: accepted so far"
+        );
+    }
+}
+
+#[test]
 fn duplicates_case_twins_and_unlisted_entries_are_refused() {
     let cases = [
         (

@@ -31,7 +31,10 @@ fn main() -> ExitCode {
     let faults = package
         .as_ref()
         .and_then(|package| std::fs::read_to_string(package.root.join("share/fault")).ok())
-        .map_or_else(|| Faults(vec!["crash-before-ready".into()]), |text| Faults::read(&text));
+        .map_or_else(
+            || Faults(vec!["crash-before-ready".into()]),
+            |text| Faults::read(&text),
+        );
     match arguments.first().map(String::as_str) {
         Some("--version") => version(
             &faults,
@@ -252,7 +255,8 @@ impl Faulty {
                 });
             }
             ToWorker::Socket { id } => {
-                self.held.extend(datagram.descriptor.map(|socket| (id, socket)));
+                self.held
+                    .extend(datagram.descriptor.map(|socket| (id, socket)));
                 self.say(&ToSupervisor::SocketAccepted { id });
                 if self.faults.have("crash-after-accepted") {
                     return Some(ExitCode::from(CRASHED));

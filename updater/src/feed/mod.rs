@@ -30,6 +30,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use sigstore_tuf::{TrustedMetadataSet, Updater, UpdaterConfig};
 use staging::home::Home;
+use staging::version::PackageVersion;
 
 use floors::{Floors, Seen};
 use release::Channel;
@@ -159,6 +160,26 @@ impl Feed {
         })?;
         let consistent = updater.trusted().root().consistent_snapshot;
         channel.release(offer, &archive, consistent).map(Some)
+    }
+
+    /// What the feed says about the archive of `version` for `target`; none if it has no such archive, or no more.
+    ///
+    /// # Errors
+    /// [`FeedError::NotRefreshed`] before a refresh; words about it that this version cannot read.
+    pub async fn about(
+        &mut self,
+        version: &PackageVersion,
+        target: &str,
+    ) -> Result<Option<ArchiveCustom>, FeedError> {
+        let (updater, now) = self.current.as_mut().ok_or(FeedError::NotRefreshed)?;
+        let name = release::archive_name(target, version);
+        let archive = updater
+            .get_target_info(&name, *now)
+            .await
+            .map_err(|error| FeedError::from_tuf_target(error, &name, self.client.location()))?;
+        archive
+            .map(|archive| release::about(&name, &archive))
+            .transpose()
     }
 
     /// Something that streams this feed's archives.

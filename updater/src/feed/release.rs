@@ -12,6 +12,8 @@ use super::FeedError;
 const SCHEMA: u64 = 1;
 /// Characters of notes that are kept.
 const NOTES_LIMIT: usize = 4000;
+/// Characters of the reason for a dead end that are kept.
+const REASON_LIMIT: usize = 500;
 
 /// A version that a channel offers, and how to recognise its archive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -46,7 +48,7 @@ pub struct ArchiveCustom {
     /// Which share of hosts takes it, and how that share grows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ramp: Option<Ramp>,
-    /// Why no update leads on from this version without a person.
+    /// Why no update leads on from this version without a person; bounded, without control characters but line feeds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dead_end: Option<String>,
 }
@@ -116,7 +118,7 @@ impl Channel {
         check_schema(bytes).map_err(|reason| self.malformed(reason))?;
         let offer: Offer =
             serde_json::from_slice(bytes).map_err(|e| self.malformed(e.to_string()))?;
-        let archive = format!("rollproxy/{}/{}.tar.gz", self.target, offer.version);
+        let archive = archive_name(&self.target, &offer.version);
         if offer.archive != archive {
             return Err(FeedError::Contradiction {
                 name: format!("version {} of {}", offer.version, self.name),
@@ -146,14 +148,7 @@ impl Channel {
         let sha256 = sha256
             .filter(|hash| digest::is_digest(hash))
             .ok_or_else(|| malformed("it has no SHA-256".to_owned()))?;
-        let custom = archive
-            .custom
-            .as_ref()
-            .ok_or_else(|| malformed("it has no custom field".to_owned()))?;
-        let text = custom.to_string();
-        check_schema(text.as_bytes()).map_err(malformed)?;
-        let custom: ArchiveCustom =
-            serde_json::from_str(&text).map_err(|e| malformed(e.to_string()))?;
+        let custom = custom_of(archive).map_err(malformed)?;
         if custom.version != offer.version {
             return Err(FeedError::Contradiction {
                 name: self.name.clone(),
@@ -175,6 +170,31 @@ impl Channel {
             custom,
         })
     }
+}
+
+/// What the feed says about the archive of one version.
+pub(super) fn about(name: &str, archive: &TargetFile) -> Result<ArchiveCustom, FeedError> {
+    custom_of(archive).map_err(|reason| FeedError::Channel {
+        name: name.to_owned(),
+        reason,
+    })
+}
+
+/// The target name of a version's archive.
+pub(super) fn archive_name(target: &str, version: &PackageVersion) -> String {
+    format!("rollproxy/{target}/{version}.tar.gz")
+}
+
+fn custom_of(archive: &TargetFile) -> Result<ArchiveCustom, String> {
+    let custom = archive
+        .custom
+        .as_ref()
+        .ok_or_else(|| "it has no custom field".to_owned())?;
+    let text = custom.to_string();
+    check_schema(text.as_bytes())?;
+    let mut custom: ArchiveCustom = serde_json::from_str(&text).map_err(|e| e.to_string())?;
+    custom.dead_end = custom.dead_end.map(|reason| clean(&reason, REASON_LIMIT));
+    Ok(custom)
 }
 
 /// Where a target's file lies: with consistent snapshots its digest is part of its name.

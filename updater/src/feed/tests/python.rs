@@ -10,7 +10,8 @@ use super::*;
 
 /// Runs a script beside the end-to-end tests with the interpreter that has the package `tuf`; its last line is JSON.
 async fn python(script: &str, arguments: &[&str]) -> Value {
-    let interpreter = std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let interpreter =
+        std::env::var("ROLLPROXY_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let script = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../tests/python")
         .join(script);
@@ -29,7 +30,7 @@ async fn python(script: &str, arguments: &[&str]) -> Value {
 }
 
 #[tokio::test]
-#[ignore = "needs python-tuf"]
+#[ignore = "needs python-tuf (ROLLPROXY_TEST_PYTHON)"]
 async fn python_tuf_reads_a_feed_that_we_published() {
     let world = World::with_release(b"one").await;
     world.release("1.1.0", &content(100_000));
@@ -50,7 +51,7 @@ async fn python_tuf_reads_a_feed_that_we_published() {
 }
 
 #[tokio::test]
-#[ignore = "needs python-tuf"]
+#[ignore = "needs python-tuf (ROLLPROXY_TEST_PYTHON)"]
 async fn we_read_a_feed_that_python_tuf_published() {
     let folder = tempfile::tempdir().unwrap();
     let (archive, feed) = (folder.path().join("archive"), folder.path().join("feed"));

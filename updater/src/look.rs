@@ -1,0 +1,124 @@
+//! The first half of a check: what the feed offers, and whether this host takes it.
+
+use staging::home::Home;
+use staging::policy::Offer;
+use staging::report::{Exit, Failure};
+use staging::version::PackageVersion;
+use staging::{TARGET, clock, package, update_state};
+
+use crate::answer::Answer;
+use crate::before::Before;
+use crate::feed::{Downloader, Feed, FeedError, FeedSettings, Release};
+use crate::interrupt::Interrupt;
+use crate::job::{Options, say, shown};
+use crate::policy::{self, Choice, Facts, Way};
+use crate::retry::{self, retrying};
+use crate::settings::Settings;
+
+/// What is to be installed.
+pub struct Found {
+    /// What the feed offers.
+    pub release: Release,
+    /// Who brings it.
+    pub downloader: Downloader,
+    /// Whether it is published already.
+    pub here: bool,
+}
+
+/// Asks the feed and decides. None = nothing is to be done, and the answer says why.
+async fn look(
+    home: &Home,
+    options: &Options,
+    settings: &Settings,
+    feed: &FeedSettings,
+    before: &Before,
+    interrupt: &mut Interrupt,
+    answer: &mut Answer,
+) -> Result<Option<Found>, Failure> {
+    let mut feed = Feed::open(feed, home)?;
+    let ask = async || -> Result<Option<Release>, FeedError> {
+        feed.refresh(clock::now()).await?;
+        feed.release(&settings.channel, TARGET).await
+    };
+    let asked = interrupt.unless(retrying(retry::WITHIN_A_RUN, ask)).await?;
+    let Some(release) = asked else {
+        say(
+            options,
+            &format!("the channel {} has nothing for {TARGET}", settings.channel),
+        );
+        answer.end("noRelease", Exit::Done);
+        return Ok(None);
+    };
+    answer.version = Some(release.version.clone());
+    let offer = Offer {
+        version: release.version.clone(),
+        archive: release.sha256.clone(),
+    };
+    let state = update_state::read(home)?;
+    let installed = package::list(home)?;
+    let facts = Facts {
+        selection: before.selection.as_ref(),
+        state: &state,
+        running: before.running(),
+        installed: &installed,
+    };
+    let dead_end = match facts.current() {
+        Some(current) => feed
+            .about(current, TARGET)
+            .await?
+            .and_then(|it| it.dead_end),
+        None => None,
+    };
+    let way = Way {
+        minimum: release.custom.minimum_version.as_ref(),
+        dead_end: dead_end.as_deref(),
+    };
+    let here = match policy::choose(&offer, way, facts) {
+        Choice::Skip(skip) => {
+            say(options, &skip.to_string());
+            answer.end(policy::word(&skip), Exit::Done);
+            return Ok(None);
+        }
+        Choice::DeadEnd { current, reason } => {
+            return Err(Failure::new(
+                "DEAD_END",
+                format!(
+                    "{} is offered, but no update leads on from {current}, which runs here: {reason}; the publisher says what to do by hand",
+                    release.version
+                ),
+                Exit::Failed,
+                false,
+            ));
+        }
+        Choice::Barrier { minimum, current } => {
+            return Err(Failure::new(
+                "BELOW_MINIMUM",
+                format!(
+                    "{} can be updated to from {minimum} on, and {current} runs here; install a version between first",
+                    release.version
+                ),
+                Exit::Failed,
+                false,
+            ));
+        }
+        Choice::Roll => true,
+        Choice::Install => false,
+    };
+    if options.dry_run {
+        say(
+            options,
+            &format!(
+                "{} is available (selected: {})",
+                release.version,
+                shown(before.selected())
+            ),
+        );
+        answer.end("available", Exit::Available);
+        return Ok(None);
+    }
+    Ok(Some(Found {
+        release,
+        downloader: feed.downloader(),
+        here,
+    }))
+}
