@@ -278,7 +278,7 @@ async fn sigterm_twice_ends_now() {
 async fn sigterm_turns_those_away_at_once_who_wait_for_a_worker_that_will_not_come() {
     let upstream = Upstream::start().await.unwrap();
     let home = TestHome::new();
-    home.configure_upstream(&upstream.url(), "");
+    home.configure_upstream(&upstream.url(), "[rollout]\nqueue_timeout = \"10m\"\n");
     home.install_proxy("1.0.0");
     home.install_faulty("1.1.0", &format!("told-by={}", home.told_file().display()));
     home.select("1.0.0");

@@ -4,34 +4,33 @@
 //! wherever this process dies, what is selected is a proven version.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use control::Verdict;
+use staging::clock;
 use staging::home::Home;
 use staging::journal::{self, Journal, State};
 use staging::locks::{StateLock, UpdaterLock};
-use staging::ownership::{self, Ownership, ProcessIdentity, SupervisorRecord};
-use staging::policy::Offer;
+use staging::ownership::ProcessIdentity;
 use staging::publish;
 use staging::report::{Exit, Failure, Format, line, note};
-use staging::selection::{self, Change, Selection};
+use staging::selection::{self, Change};
 use staging::stage::StagingFolder;
 use staging::update_state::{self, LastCheck};
 use staging::version::PackageVersion;
-use staging::{TARGET, clock, package};
 
 use crate::adopt;
 use crate::answer::{Answer, millis};
 use crate::ask::{self, Seen};
+use crate::before::{Before, LOCK_TIMEOUT};
 use crate::bring::{self, Brought};
-use crate::feed::{Downloader, Feed, FeedError, FeedSettings, Release};
+use crate::feed::FeedSettings;
 use crate::interrupt::{self, Interrupt};
-use crate::policy::{self, Choice, Facts, Way};
-use crate::retry::{self, retrying};
+use crate::look::{Found, Look};
+use crate::policy;
+use crate::retry;
 use crate::settings::Settings;
 
-/// How long another holder of the state lock is waited for.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Finished jobs that the journal remembers.
 const JOBS_KEPT: usize = 50;
 
@@ -74,18 +73,15 @@ async fn run(home: &Home, options: &Options, answer: &mut Answer) -> Result<(), 
     let lock = UpdaterLock::try_acquire(home)?;
     let before = Before::look(home)?;
     answer.previous = before.selected().cloned();
+    let look = Look {
+        home,
+        options,
+        settings: &settings,
+        feed: &feed,
+        before: &before,
+    };
     if options.dry_run {
-        return look(
-            home,
-            options,
-            &settings,
-            &feed,
-            &before,
-            &mut interrupt,
-            answer,
-        )
-        .await
-        .map(drop);
+        return look.look(&mut interrupt, answer).await.map(drop);
     }
     tidy(home)?;
     let update = Update {
@@ -95,23 +91,13 @@ async fn run(home: &Home, options: &Options, answer: &mut Answer) -> Result<(), 
         before: &before,
         identity: lock.identity(),
     };
-    let result = match early(home, options) {
-        Some(failure) => return Err(failure),
-        None => match look(
-            home,
-            options,
-            &settings,
-            &feed,
-            &before,
-            &mut interrupt,
-            answer,
-        )
-        .await
-        {
-            Ok(Some(found)) => update.install(found, &mut interrupt, answer).await,
-            Ok(None) => Ok(()),
-            Err(failure) => Err(failure),
-        },
+    if let Some(failure) = early(home, options) {
+        return Err(failure);
+    }
+    let result = match look.look(&mut interrupt, answer).await {
+        Ok(Some(found)) => update.install(found, &mut interrupt, answer).await,
+        Ok(None) => Ok(()),
+        Err(failure) => Err(failure),
     };
     remember(home, answer, result.as_ref().err())?;
     result
@@ -387,12 +373,14 @@ fn job_id(identity: &ProcessIdentity) -> String {
     format!("{}-{nonce}", clock::now().strftime("%Y%m%dT%H%M%SZ"))
 }
 
-fn say(options: &Options, text: &str) {
+/// Says something to a person, if one is to read it.
+pub fn say(options: &Options, text: &str) {
     if options.format == Format::Text {
         line(text);
     }
 }
 
-fn shown(version: Option<&PackageVersion>) -> String {
+/// A version, or that there is none.
+pub fn shown(version: Option<&PackageVersion>) -> String {
     version.map_or_else(|| "nothing".to_owned(), ToString::to_string)
 }

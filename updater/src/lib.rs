@@ -1,11 +1,12 @@
 //! The update job: from a signed feed to a rollout with a verdict.
 //!
-//! [`job`] is the main path, top to bottom. [`feed`] brings signed metadata and archives, [`policy`] decides, [`bring`] puts
+//! [`job`] is the main path, top to bottom. [`look`] asks the [`feed`], and [`policy`] decides; [`bring`] puts
 //! a release into a staging folder under two [`deadline`]s, [`ask`] asks the supervisor and believes what it sees.
 
 pub mod adopt;
 pub mod answer;
 pub mod ask;
+pub mod before;
 pub mod bring;
 pub mod cli;
 pub mod deadline;
@@ -13,6 +14,7 @@ pub mod feed;
 pub mod init;
 pub mod interrupt;
 pub mod job;
+pub mod look;
 pub mod policy;
 pub mod progress;
 pub mod retry;

@@ -3,7 +3,6 @@
 use staging::home::Home;
 use staging::policy::Offer;
 use staging::report::{Exit, Failure};
-use staging::version::PackageVersion;
 use staging::{TARGET, clock, package, update_state};
 
 use crate::answer::Answer;
@@ -25,100 +24,122 @@ pub struct Found {
     pub here: bool,
 }
 
-/// Asks the feed and decides. None = nothing is to be done, and the answer says why.
-async fn look(
-    home: &Home,
-    options: &Options,
-    settings: &Settings,
-    feed: &FeedSettings,
-    before: &Before,
-    interrupt: &mut Interrupt,
-    answer: &mut Answer,
-) -> Result<Option<Found>, Failure> {
-    let mut feed = Feed::open(feed, home)?;
-    let ask = async || -> Result<Option<Release>, FeedError> {
-        feed.refresh(clock::now()).await?;
-        feed.release(&settings.channel, TARGET).await
-    };
-    let asked = interrupt.unless(retrying(retry::WITHIN_A_RUN, ask)).await?;
-    let Some(release) = asked else {
-        say(
+/// Who looks, and for what.
+pub struct Look<'a> {
+    /// The home.
+    pub home: &'a Home,
+    /// What the check was asked to do.
+    pub options: &'a Options,
+    /// What the home says.
+    pub settings: &'a Settings,
+    /// Where the feed is.
+    pub feed: &'a FeedSettings,
+    /// What stood when the check began.
+    pub before: &'a Before,
+}
+
+impl Look<'_> {
+    /// Asks the feed and decides. None = nothing is to be done, and the answer says why.
+    ///
+    /// # Errors
+    /// What the feed, the home or a signal says; and a release that cannot be taken from what runs here.
+    pub async fn look(
+        &self,
+        interrupt: &mut Interrupt,
+        answer: &mut Answer,
+    ) -> Result<Option<Found>, Failure> {
+        let Self {
+            home,
             options,
-            &format!("the channel {} has nothing for {TARGET}", settings.channel),
-        );
-        answer.end("noRelease", Exit::Done);
-        return Ok(None);
-    };
-    answer.version = Some(release.version.clone());
-    let offer = Offer {
-        version: release.version.clone(),
-        archive: release.sha256.clone(),
-    };
-    let state = update_state::read(home)?;
-    let installed = package::list(home)?;
-    let facts = Facts {
-        selection: before.selection.as_ref(),
-        state: &state,
-        running: before.running(),
-        installed: &installed,
-    };
-    let dead_end = match facts.current() {
-        Some(current) => feed
-            .about(current, TARGET)
-            .await?
-            .and_then(|it| it.dead_end),
-        None => None,
-    };
-    let way = Way {
-        minimum: release.custom.minimum_version.as_ref(),
-        dead_end: dead_end.as_deref(),
-    };
-    let here = match policy::choose(&offer, way, facts) {
-        Choice::Skip(skip) => {
-            say(options, &skip.to_string());
-            answer.end(policy::word(&skip), Exit::Done);
+            settings,
+            before,
+            ..
+        } = *self;
+        let mut feed = Feed::open(self.feed, home)?;
+        let ask = async || -> Result<Option<Release>, FeedError> {
+            feed.refresh(clock::now()).await?;
+            feed.release(&settings.channel, TARGET).await
+        };
+        let asked = interrupt.unless(retrying(retry::WITHIN_A_RUN, ask)).await?;
+        let Some(release) = asked else {
+            say(
+                options,
+                &format!("the channel {} has nothing for {TARGET}", settings.channel),
+            );
+            answer.end("noRelease", Exit::Done);
+            return Ok(None);
+        };
+        answer.version = Some(release.version.clone());
+        let offer = Offer {
+            version: release.version.clone(),
+            archive: release.sha256.clone(),
+        };
+        let state = update_state::read(home)?;
+        let installed = package::list(home)?;
+        let facts = Facts {
+            selection: before.selection.as_ref(),
+            state: &state,
+            running: before.running(),
+            installed: &installed,
+        };
+        let dead_end = match facts.current() {
+            Some(current) => feed
+                .about(current, TARGET)
+                .await?
+                .and_then(|it| it.dead_end),
+            None => None,
+        };
+        let way = Way {
+            minimum: release.custom.minimum_version.as_ref(),
+            dead_end: dead_end.as_deref(),
+        };
+        let here = match policy::choose(&offer, way, facts) {
+            Choice::Skip(skip) => {
+                say(options, &skip.to_string());
+                answer.end(policy::word(&skip), Exit::Done);
+                return Ok(None);
+            }
+            Choice::DeadEnd { current, reason } => {
+                return Err(Failure::new(
+                    "DEAD_END",
+                    format!(
+                        "{} is offered, but no update leads on from {current}, which runs here: {reason}; the publisher says what to do by hand",
+                        release.version
+                    ),
+                    Exit::Failed,
+                    false,
+                ));
+            }
+            Choice::Barrier { minimum, current } => {
+                return Err(Failure::new(
+                    "BELOW_MINIMUM",
+                    format!(
+                        "{} can be updated to from {minimum} on, and {current} runs here; install a version between first",
+                        release.version
+                    ),
+                    Exit::Failed,
+                    false,
+                ));
+            }
+            Choice::Roll => true,
+            Choice::Install => false,
+        };
+        if options.dry_run {
+            say(
+                options,
+                &format!(
+                    "{} is available (selected: {})",
+                    release.version,
+                    shown(before.selected())
+                ),
+            );
+            answer.end("available", Exit::Available);
             return Ok(None);
         }
-        Choice::DeadEnd { current, reason } => {
-            return Err(Failure::new(
-                "DEAD_END",
-                format!(
-                    "{} is offered, but no update leads on from {current}, which runs here: {reason}; the publisher says what to do by hand",
-                    release.version
-                ),
-                Exit::Failed,
-                false,
-            ));
-        }
-        Choice::Barrier { minimum, current } => {
-            return Err(Failure::new(
-                "BELOW_MINIMUM",
-                format!(
-                    "{} can be updated to from {minimum} on, and {current} runs here; install a version between first",
-                    release.version
-                ),
-                Exit::Failed,
-                false,
-            ));
-        }
-        Choice::Roll => true,
-        Choice::Install => false,
-    };
-    if options.dry_run {
-        say(
-            options,
-            &format!(
-                "{} is available (selected: {})",
-                release.version,
-                shown(before.selected())
-            ),
-        );
-        answer.end("available", Exit::Available);
-        return Ok(None);
+        Ok(Some(Found {
+            release,
+            downloader: feed.downloader(),
+            here,
+        }))
     }
-    Ok(Some(Found {
-        release,
-        downloader: feed.downloader(),
-        here,
-    }))
 }
