@@ -1,5 +1,6 @@
 //! `--version` without starting anything: the selection and one manifest.
 
+use staging::COMMIT;
 use staging::launch;
 use staging::package::{self, Package};
 use staging::report::{Exit, Failure, line, note};
@@ -8,11 +9,6 @@ use crate::args::{LAUNCHER, MAIN};
 
 /// What this launcher was compiled as.
 const COMPILED: &str = env!("CARGO_PKG_VERSION");
-/// What it was compiled from, where the build says so.
-const COMMIT: &str = match option_env!("ROLLPROXY_COMMIT") {
-    Some(commit) => commit,
-    None => "unknown",
-};
 
 /// Prints the version of the package that would be started.
 pub fn run(entry: &str, verbose: bool) -> Result<Exit, Failure> {

@@ -21,9 +21,3 @@ pub mod worker;
 
 /// The version this build was compiled as; outside a package it is the version.
 pub const COMPILED_VERSION: &str = env!("CARGO_PKG_VERSION");
-
-/// The commit this build was made from, when the build was told.
-pub const COMMIT: &str = match option_env!("ROLLPROXY_COMMIT") {
-    Some(commit) => commit,
-    None => "unknown",
-};

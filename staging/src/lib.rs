@@ -38,3 +38,6 @@ pub mod validate;
 pub mod version;
 
 pub use protocol::{CHANNEL_PROTOCOL, STATE_PROTOCOL, TARGET};
+
+/// The commit this build was made from, or `unknown` where neither git nor `ROLLPROXY_COMMIT` told.
+pub const COMMIT: &str = env!("ROLLPROXY_COMMIT");

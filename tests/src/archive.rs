@@ -48,11 +48,14 @@ pub fn signed_for(version: &str, files: Vec<Entry>, change: impl FnOnce(&mut Val
     std::iter::once(manifest).chain(files).collect()
 }
 
+/// What a feed says about a release, besides its version.
+type Said = Box<dyn Fn(&mut Add)>;
+
 /// A package of the small faulty worker alone, packed by the real packer.
 pub struct Pack<'a> {
     feed: &'a TestFeed,
     plan: Plan,
-    said: Option<Box<dyn Fn(&mut Add)>>,
+    said: Option<Said>,
 }
 
 impl<'a> Pack<'a> {

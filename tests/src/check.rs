@@ -3,6 +3,7 @@
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use staging::journal::{self, JobRecord};
+use tokio::io::AsyncReadExt;
 use tokio::process::Child;
 
 use crate::{Finished, TestHome, Tool, process, until_some};
@@ -81,6 +82,7 @@ pub struct Standing {
 pub struct Check {
     child: Child,
     pid: i32,
+    heard: String,
 }
 
 impl Check {
@@ -88,12 +90,35 @@ impl Check {
     pub fn begin(tool: Tool) -> Self {
         let child = tool.command().spawn().unwrap();
         let pid = i32::try_from(child.id().unwrap()).unwrap();
-        Self { child, pid }
+        Self {
+            child,
+            pid,
+            heard: String::new(),
+        }
     }
 
     /// Its pid.
     pub fn pid(&self) -> i32 {
         self.pid
+    }
+
+    /// Waits until it has said a line that begins so.
+    ///
+    /// # Panics
+    /// When it ends before, or does not say it within [`crate::PATIENCE`].
+    pub async fn says(&mut self, line: &str) {
+        let told = |heard: &str| heard.lines().any(|other| other.starts_with(line));
+        while !told(&self.heard) {
+            let out = self.child.stdout.as_mut().unwrap();
+            let mut bytes = [0; 4096];
+            let count = tokio::time::timeout(crate::PATIENCE, out.read(&mut bytes))
+                .await
+                .unwrap_or_else(|_| panic!("it never said {line:?}: {}", self.heard))
+                .unwrap();
+            assert_ne!(count, 0, "it ended without {line:?}: {}", self.heard);
+            self.heard
+                .push_str(std::str::from_utf8(&bytes[..count]).unwrap());
+        }
     }
 
     /// Whether this is its job.
@@ -124,7 +149,7 @@ impl Check {
             .unwrap();
         Finished {
             code: output.status.code(),
-            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stdout: self.heard + &String::from_utf8_lossy(&output.stdout),
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
         }
     }

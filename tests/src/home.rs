@@ -233,7 +233,7 @@ pub(crate) fn plan(
         target: staging::TARGET.to_owned(),
         binaries,
         extra,
-        commit: rollproxy::COMMIT.to_owned(),
+        commit: staging::COMMIT.to_owned(),
         compiled_version: rollproxy::COMPILED_VERSION.to_owned(),
         min_launcher: "0.1.0".parse().unwrap(),
         level: 1,

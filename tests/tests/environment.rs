@@ -269,6 +269,9 @@ async fn a_home_whose_path_is_too_long_for_a_socket_works_all_the_same() {
     assert_eq!(mode, 0o600);
 }
 
+/// Program, arguments and the exit code they are refused with.
+type Refusals = &'static [(&'static str, &'static [&'static str], i32)];
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_of_a_newer_program_or_of_nobody_is_named_and_never_replaced() {
     let feed = TestFeed::new();
@@ -290,7 +293,7 @@ async fn a_file_of_a_newer_program_or_of_nobody_is_named_and_never_replaced() {
         ("", "DOCUMENT_UNPARSABLE", "not replaced by itself"),
         (r#"{"schema": 0}"#, "DOCUMENT_UNPARSABLE", "schema 0"),
     ];
-    let selection: (PathBuf, &[(&str, &[&str], i32)]) = (
+    let selection: (PathBuf, Refusals) = (
         home.home.selection_file(),
         &[
             ("rollproxy-launcher", &["--version"], 69),
@@ -301,7 +304,7 @@ async fn a_file_of_a_newer_program_or_of_nobody_is_named_and_never_replaced() {
             ("rollproxy-updater", &["check", "--self-test"], 1),
         ],
     );
-    let state: (PathBuf, &[(&str, &[&str], i32)]) = (
+    let state: (PathBuf, Refusals) = (
         home.home.update_state_file(),
         &[
             ("rollproxy-launcher", &["list"], 1),

@@ -25,13 +25,13 @@ const FAILURES: [(&str, &str, &str, Mark); 11] = [
     (
         "never-ready",
         "WORKER_NOT_READY",
-        "not ready within 300ms",
+        "not ready within 1.5s",
         Mark::Strike,
     ),
     (
         "never-activated",
         "WORKER_NOT_READY",
-        "did not answer `activate` within 300ms",
+        "did not answer `activate` within 1.5s",
         Mark::Strike,
     ),
     (
@@ -85,21 +85,28 @@ const FAILURES: [(&str, &str, &str, Mark); 11] = [
     (
         "garbage never-ready",
         "WORKER_NOT_READY",
-        "not ready within 300ms",
+        "not ready within 1.5s",
         Mark::Strike,
     ),
 ];
 
-/// A home that serves 1.0.0 and whose candidates have 300 ms to get ready from now on.
-async fn serving(upstream: &Upstream) -> (TestHome, Proxy) {
+/// A home that serves 1.0.0 and whose candidates have so long to get ready from now on.
+async fn serving(upstream: &Upstream, ready_timeout: &str) -> (TestHome, Proxy) {
     let home = TestHome::new();
     home.configure_upstream(&upstream.url(), "");
     home.install_proxy("1.0.0");
     home.select("1.0.0");
     let proxy = Proxy::start(&home).await;
-    home.configure_upstream(&upstream.url(), "[rollout]\nready_timeout = \"300ms\"\n");
+    home.configure_upstream(
+        &upstream.url(),
+        &format!("[rollout]\nready_timeout = \"{ready_timeout}\"\n"),
+    );
     let verdict = proxy.roll(same_version()).await.unwrap();
     assert_eq!(verdict.verdict, Outcome::Kept, "{verdict:?}");
+    until("the first generation has ended", || {
+        proxy.rolling().draining.is_empty()
+    })
+    .await;
     (home, proxy)
 }
 
@@ -113,7 +120,7 @@ fn refusal(answer: Result<control::types::Verdict, ControlError>) -> Failure {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_candidate_that_fails_leaves_the_active_untouched_and_says_why() {
     let upstream = Upstream::start().await.unwrap();
-    let (home, proxy) = serving(&upstream).await;
+    let (home, proxy) = serving(&upstream, "1500ms").await;
     let (active, selection) = (proxy.active(), home.selection());
     let held = HeldStream::open(proxy.address, &upstream).await;
 
@@ -186,7 +193,7 @@ async fn a_candidate_that_fails_leaves_the_active_untouched_and_says_why() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_times_not_ready_is_known_bad_for_jobs_and_a_person_may_still_try() {
     let upstream = Upstream::start().await.unwrap();
-    let (home, proxy) = serving(&upstream).await;
+    let (home, proxy) = serving(&upstream, "300ms").await;
     home.install_faulty("1.1.0", "never-ready");
     home.set_pending("1.1.0");
     for strike in 1..=3 {
@@ -250,7 +257,7 @@ async fn a_selection_that_somebody_else_changed_meanwhile_is_not_overwritten_and
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_version_that_came_from_no_archive_is_known_bad_too() {
     let upstream = Upstream::start().await.unwrap();
-    let (home, proxy) = serving(&upstream).await;
+    let (home, proxy) = serving(&upstream, "5s").await;
     home.install_faulty("1.1.0", "crash-before-ready");
     let verdict = proxy.roll(by_job("1.1.0")).await.unwrap();
     assert_eq!(verdict.code.as_deref(), Some("WORKER_EXITED"));

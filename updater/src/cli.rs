@@ -12,10 +12,6 @@ use crate::{init, job, selftest, settings};
 
 const NAME: &str = "rollproxy-updater";
 const COMPILED: &str = env!("CARGO_PKG_VERSION");
-const COMMIT: &str = match option_env!("ROLLPROXY_COMMIT") {
-    Some(commit) => commit,
-    None => "unknown",
-};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -115,7 +111,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         report::line(&package::version_report(
             NAME,
             COMPILED,
-            COMMIT,
+            staging::COMMIT,
             cli.verbose,
         ));
         return ExitCode::SUCCESS;

@@ -188,7 +188,7 @@ pub struct Step {
     pub step: String,
     /// The generation it happened to.
     pub generation: Option<u64>,
-    /// The version that is rolled to.
+    /// The version of that generation.
     pub version: PackageVersion,
     /// When.
     pub at: Timestamp,
@@ -265,9 +265,13 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// The exit code of a command whose rollout ended so.
+    /// The exit code of a command whose rollout ended so. `kept` with a code serves, but could not
+    /// be written down as it should.
     pub fn exit(&self) -> Exit {
-        self.verdict.exit()
+        match (self.verdict, &self.code) {
+            (Outcome::Kept, Some(_)) => Exit::Unverified,
+            (verdict, _) => verdict.exit(),
+        }
     }
 }
 

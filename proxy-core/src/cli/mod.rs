@@ -81,7 +81,7 @@ pub fn main() -> ExitCode {
         let report = staging::package::version_report(
             "rollproxy",
             crate::COMPILED_VERSION,
-            crate::COMMIT,
+            staging::COMMIT,
             arguments.verbose,
         );
         line(&report);

@@ -51,9 +51,10 @@ impl Supervisor {
                 rollout,
                 step,
                 generation,
+                version,
             } => {
                 tracing::info!(rollout, generation, step);
-                self.rollouts.step(rollout, step, generation, None);
+                self.rollouts.step(rollout, step, generation, version);
             }
             Effect::Conclude(conclusion) => self.conclude(conclusion),
             Effect::Recovered { generation, target } => {

@@ -82,7 +82,7 @@ impl Rollouts {
         id: RolloutId,
         step: &str,
         generation: Generation,
-        detail: Option<String>,
+        version: PackageVersion,
     ) {
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
@@ -91,9 +91,9 @@ impl Rollouts {
             rollout: id,
             step: step.to_owned(),
             generation: Some(generation),
-            version: entry.record.version.clone(),
+            version,
             at: staging::clock::now(),
-            detail,
+            detail: None,
         };
         // A watcher that went away is no reason to stop.
         entry

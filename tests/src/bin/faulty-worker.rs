@@ -67,7 +67,7 @@ fn version(faults: &Faults, verbose: bool) -> ExitCode {
         staging::package::version_report(
             "rollproxy",
             rollproxy::COMPILED_VERSION,
-            rollproxy::COMMIT,
+            staging::COMMIT,
             verbose
         )
     );

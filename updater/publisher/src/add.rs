@@ -17,8 +17,6 @@ use crate::{Place, PublishError, Validity};
 /// The binaries of every package, each an entry of the same name.
 const ENTRIES: [&str; 3] = ["rollproxy", "rollproxy-updater", "rollproxy-launcher"];
 
-/// What a manifest says of its commit where nobody said which.
-const UNKNOWN_COMMIT: &str = "unknown";
 
 /// What is to be added.
 #[derive(Debug, Clone)]
@@ -102,7 +100,7 @@ impl Binaries {
         Ok(Self {
             entries,
             extra: Vec::new(),
-            commit: UNKNOWN_COMMIT.to_owned(),
+            commit: staging::COMMIT.to_owned(),
             compiled_version: compiled_version.to_owned(),
             min_launcher: PackageVersion::new(0, 1, 0),
             level: 6,

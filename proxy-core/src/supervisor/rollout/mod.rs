@@ -134,11 +134,7 @@ impl Machine {
         {
             // The recovery already starts exactly what is asked for: it becomes the rollout.
             candidate.errand = Errand::Rollout(rollout);
-            effects.push(Effect::Step {
-                rollout,
-                step: "candidate",
-                generation: candidate.worker.generation,
-            });
+            effects.push(step(rollout, "candidate", &candidate.worker));
             return Answer::Started(rollout);
         }
         if let Some(candidate) = self.candidate.take() {
@@ -343,11 +339,7 @@ impl Machine {
                     candidate.deadline = now + ready_timeout;
                     let generation = candidate.worker.generation;
                     if let Errand::Rollout(rollout) = candidate.errand {
-                        effects.push(Effect::Step {
-                            rollout,
-                            step: "ready",
-                            generation,
-                        });
+                        effects.push(step(rollout, "ready", &candidate.worker));
                     }
                     effects.push(Effect::Activate(generation));
                 }
@@ -381,22 +373,16 @@ impl Machine {
         };
         worker.since = now;
         let (generation, target) = (worker.generation, worker.target.clone());
+        if let Errand::Rollout(rollout) = errand {
+            effects.push(step(rollout, "activated", &worker));
+        }
         let previous = self.active.replace(worker);
         self.last_kept = Some(target.clone());
         self.recovery_due = None;
         match errand {
             Errand::Rollout(rollout) => {
-                effects.push(Effect::Step {
-                    rollout,
-                    step: "activated",
-                    generation,
-                });
                 if let Some(previous) = previous {
-                    effects.push(Effect::Step {
-                        rollout,
-                        step: "draining",
-                        generation: previous.generation,
-                    });
+                    effects.push(step(rollout, "draining", &previous));
                     self.drain(now, previous, effects);
                 }
                 effects.push(Effect::Conclude(Conclusion {
@@ -558,24 +544,18 @@ impl Machine {
     fn spawn(&mut self, now: Moment, target: Target, errand: Errand, effects: &mut Vec<Effect>) {
         let generation = self.next_generation;
         self.next_generation += 1;
-        if let Errand::Rollout(rollout) = errand {
-            effects.push(Effect::Step {
-                rollout,
-                step: "candidate",
-                generation,
-            });
-        }
-        effects.push(Effect::Spawn {
+        let worker = Worker {
             generation,
             target: target.clone(),
-        });
+            pid: None,
+            since: now,
+        };
+        if let Errand::Rollout(rollout) = errand {
+            effects.push(step(rollout, "candidate", &worker));
+        }
+        effects.push(Effect::Spawn { generation, target });
         self.candidate = Some(Candidate {
-            worker: Worker {
-                generation,
-                target,
-                pid: None,
-                since: now,
-            },
+            worker,
             errand,
             activating: false,
             deadline: now + self.settings.ready_timeout,
@@ -633,6 +613,16 @@ enum Departure {
     Stalled,
     /// It does not answer a ping either.
     Hangs,
+}
+
+/// What whoever waits for a rollout is told about a generation.
+fn step(rollout: RolloutId, step: &'static str, worker: &Worker) -> Effect {
+    Effect::Step {
+        rollout,
+        step,
+        generation: worker.generation,
+        version: worker.target.version.clone(),
+    }
 }
 
 /// Whether a request of this origin ends a rollout that is under way.

@@ -237,6 +237,8 @@ pub enum Effect {
         step: &'static str,
         /// The generation it is about.
         generation: Generation,
+        /// What that generation runs.
+        version: PackageVersion,
     },
     /// The one verdict of a rollout: write down what it means, then tell everyone.
     Conclude(Conclusion),
