@@ -28,8 +28,13 @@ pub struct Addressee {
 pub enum ToWorker {
     /// Take new sockets from now on; answered by `activated`.
     Activate,
-    /// Finish what is in flight, then say `drained` and exit.
-    Drain,
+    /// Finish what is in flight, give idle connections back, then say `drained` and exit.
+    Drain {
+        /// Nobody is there to take connections over (the supervisor stops): idle ones are closed
+        /// here, where a request that has just arrived can still be answered.
+        #[serde(default)]
+        close: bool,
+    },
     /// Exit now; whatever is still served is cut.
     Shutdown,
     /// Answered by `pong` with the same id.
@@ -254,7 +259,7 @@ mod tests {
         }
         for message in [
             ToWorker::Activate,
-            ToWorker::Drain,
+            ToWorker::Drain { close: true },
             ToWorker::Shutdown,
             ToWorker::Ping { id: 1 },
             ToWorker::Socket { id: 2 },

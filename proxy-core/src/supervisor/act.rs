@@ -35,7 +35,8 @@ impl Supervisor {
             Effect::Activate(generation) => self.say(generation, &ToWorker::Activate),
             Effect::Drain(generation) => {
                 tracing::info!(generation, "drains");
-                self.say(generation, &ToWorker::Drain);
+                let close = self.machine.is_stopping();
+                self.say(generation, &ToWorker::Drain { close });
             }
             Effect::Shutdown(generation) => {
                 tracing::info!(generation, "is told to shut down");
@@ -121,7 +122,7 @@ impl Supervisor {
             process,
             Channel::new(ours).map_err(said("cannot watch the channel"))?,
             Transfers::new(CREDITS, rollout.transfer_timeout),
-            Liveness::new(Moment::now(), rollout.ping_interval, rollout.ping_timeout),
+            Liveness::new(rollout.ping_interval, rollout.ping_timeout),
         ))
     }
 
@@ -154,6 +155,9 @@ impl Supervisor {
     ) {
         match message {
             ToSupervisor::Ready { version, protocol } => {
+                if let Some(link) = self.links.get_mut(&generation) {
+                    link.liveness.begin(Moment::now());
+                }
                 self.happened(generation, Event::Ready { version, protocol });
             }
             ToSupervisor::Activated => self.happened(generation, Event::Activated),

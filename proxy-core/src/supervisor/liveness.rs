@@ -10,28 +10,35 @@ use crate::clock::Moment;
 pub struct Liveness {
     interval: Duration,
     timeout: Duration,
-    next_ping: Moment,
+    /// `None` until [`Liveness::begin`].
+    next_ping: Option<Moment>,
     next_id: Id,
     asked: Option<(Id, Moment)>,
     given_up: bool,
 }
 
 impl Liveness {
-    /// A ping is sent `interval` after the last answer and must be answered within `timeout`.
-    pub fn new(now: Moment, interval: Duration, timeout: Duration) -> Self {
+    /// A ping is sent `interval` after the last answer and must be answered within `timeout`. None is
+    /// sent before [`Liveness::begin`]: until it is ready, the ready timeout alone judges a worker.
+    pub fn new(interval: Duration, timeout: Duration) -> Self {
         Self {
             interval,
             timeout,
-            next_ping: now + interval,
+            next_ping: None,
             next_id: 1,
             asked: None,
             given_up: false,
         }
     }
 
+    /// The worker is ready: from now on it is pinged.
+    pub fn begin(&mut self, now: Moment) {
+        self.next_ping.get_or_insert(now + self.interval);
+    }
+
     /// The id of the ping to send now, if one is due and none is open.
     pub fn ping_due(&mut self, now: Moment) -> Option<Id> {
-        if self.asked.is_some() || self.next_ping > now {
+        if self.asked.is_some() || self.next_ping.is_none_or(|at| at > now) {
             return None;
         }
         let id = self.next_id;
@@ -44,7 +51,7 @@ impl Liveness {
     pub fn ponged(&mut self, now: Moment, id: Id) {
         if self.asked.is_some_and(|(asked, _)| asked == id) {
             self.asked = None;
-            self.next_ping = now + self.interval;
+            self.next_ping = Some(now + self.interval);
         }
     }
 
@@ -60,10 +67,13 @@ impl Liveness {
 
     /// When something is due next.
     pub fn next_deadline(&self) -> Option<Moment> {
-        (!self.given_up).then(|| match self.asked {
-            Some((_, at)) => at + self.timeout,
+        if self.given_up {
+            return None;
+        }
+        match self.asked {
+            Some((_, at)) => Some(at + self.timeout),
             None => self.next_ping,
-        })
+        }
     }
 }
 
@@ -77,7 +87,8 @@ mod tests {
 
     #[test]
     fn a_ping_is_open_until_its_own_pong() {
-        let mut liveness = Liveness::new(at(0), Duration::from_secs(5), Duration::from_secs(10));
+        let mut liveness = Liveness::new(Duration::from_secs(5), Duration::from_secs(10));
+        liveness.begin(at(0));
         assert_eq!(liveness.ping_due(at(4_999)), None);
         assert_eq!(liveness.ping_due(at(5_000)), Some(1));
         assert_eq!(liveness.ping_due(at(6_000)), None);
@@ -91,8 +102,19 @@ mod tests {
     }
 
     #[test]
+    fn nobody_is_pinged_before_it_is_ready() {
+        let mut liveness = Liveness::new(Duration::from_secs(5), Duration::from_secs(10));
+        assert_eq!(liveness.ping_due(at(60_000)), None);
+        assert_eq!(liveness.next_deadline(), None);
+        liveness.begin(at(60_000));
+        liveness.begin(at(64_000));
+        assert_eq!(liveness.ping_due(at(65_000)), Some(1));
+    }
+
+    #[test]
     fn a_worker_is_given_up_once() {
-        let mut liveness = Liveness::new(at(0), Duration::from_secs(5), Duration::from_secs(10));
+        let mut liveness = Liveness::new(Duration::from_secs(5), Duration::from_secs(10));
+        liveness.begin(at(0));
         liveness.ping_due(at(5_000));
         assert!(liveness.is_missed(at(15_000)));
         liveness.give_up();

@@ -150,6 +150,18 @@ impl Supervisor {
                 true,
             ));
         }
+        // Selection and marks are about to change: what the caller saw, or what a job would be refused
+        // for, is not decided yet.
+        if (request.serial.is_some() || request.by == By::Job)
+            && let Some(id) = self.being_filed()
+        {
+            return Err(Failure::new(
+                "ROLLOUT_IN_PROGRESS",
+                format!("the verdict of rollout {id} is being written; ask again in a moment"),
+                Exit::Deferred,
+                true,
+            ));
+        }
         if let Some(expected) = request.serial {
             let found = selection::read(&self.home)?.map(|selection| selection.serial);
             if found != Some(expected) {
@@ -165,6 +177,12 @@ impl Supervisor {
             }
         }
         Ok(())
+    }
+
+    /// The rollout that is decided and not yet on disk: the selection's serial is about to change.
+    fn being_filed(&self) -> Option<RolloutId> {
+        let latest = self.rollouts.latest()?;
+        (latest.verdict.is_none() && self.machine.candidate().is_none()).then_some(latest.id)
     }
 
     /// The configuration as it now is. A wrong one refuses the rollout and changes nothing.

@@ -221,10 +221,14 @@ impl Worker {
                 vitals.set_active(true);
                 self.say(&ToSupervisor::Activated).await;
             }
-            ToWorker::Drain => {
+            ToWorker::Drain { close } => {
                 vitals.set_active(false);
                 adoptions.drain();
-                relay.drain(Drain::GiveBack(give_back.clone()));
+                relay.drain(if close {
+                    Drain::Close
+                } else {
+                    Drain::GiveBack(give_back.clone())
+                });
             }
             ToWorker::Shutdown => return Obeyed::Shutdown,
             ToWorker::Ping { id } => self.say(&ToSupervisor::Pong { id }).await,

@@ -275,8 +275,8 @@ impl Faulty {
                 }
             }
             ToWorker::SocketCancel { id } => drop(self.held.remove(&id)),
-            ToWorker::Drain if self.faults.have("keep-on") => {}
-            ToWorker::Drain => {
+            ToWorker::Drain { .. } if self.faults.have("keep-on") => {}
+            ToWorker::Drain { .. } => {
                 let code = self.finish().await;
                 self.say(&ToSupervisor::Drained);
                 return Some(code);

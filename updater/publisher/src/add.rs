@@ -17,7 +17,6 @@ use crate::{Place, PublishError, Validity};
 /// The binaries of every package, each an entry of the same name.
 const ENTRIES: [&str; 3] = ["rollproxy", "rollproxy-updater", "rollproxy-launcher"];
 
-
 /// What is to be added.
 #[derive(Debug, Clone)]
 pub struct Add {
