@@ -5,6 +5,9 @@
 //! at most one active and one candidate; a failed candidate never touches the active; every
 //! rollout ends with exactly one verdict; nothing is kept that did not say `activated`.
 
+mod active;
+mod candidate;
+mod leaving;
 #[cfg(test)]
 mod tests;
 mod vocabulary;
@@ -20,6 +23,9 @@ pub use vocabulary::{
 
 use crate::clock::Moment;
 
+use candidate::{Candidate, Errand};
+use leaving::Leaving;
+
 /// A worker process as the machine knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Worker {
@@ -31,35 +37,6 @@ pub struct Worker {
     pub pid: Option<u32>,
     /// When it got its present place.
     pub since: Moment,
-}
-
-/// Why a candidate was started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Errand {
-    /// Nobody serves.
-    Recovery,
-    /// Somebody asked.
-    Rollout(RolloutId),
-}
-
-#[derive(Debug, Clone)]
-struct Candidate {
-    worker: Worker,
-    errand: Errand,
-    activating: bool,
-    deadline: Moment,
-}
-
-/// A worker on its way out.
-#[derive(Debug, Clone)]
-struct Leaving {
-    worker: Worker,
-    /// When it is told to shut down.
-    shutdown_at: Option<Moment>,
-    /// When it is killed.
-    kill_at: Option<Moment>,
-    /// Finishes streams (a draining generation) rather than just ending (a failed candidate).
-    drains: bool,
 }
 
 /// The state of all generations.
@@ -317,230 +294,6 @@ impl Machine {
         self.stopping
     }
 
-    fn candidate_event(&mut self, now: Moment, event: Event, effects: &mut Vec<Effect>) {
-        let ready_timeout = self.settings.ready_timeout;
-        let Some(candidate) = &mut self.candidate else {
-            return;
-        };
-        match event {
-            Event::Spawned { pid } => candidate.worker.pid = Some(pid),
-            Event::Ready { version, protocol } if !candidate.activating => {
-                if version != candidate.worker.target.version.to_string() {
-                    self.fail_candidate(
-                        now,
-                        Failure::WrongVersion(version.chars().take(64).collect()),
-                        true,
-                        effects,
-                    );
-                } else if protocol != staging::protocol::CHANNEL_PROTOCOL {
-                    self.fail_candidate(now, Failure::WrongProtocol(protocol), true, effects);
-                } else {
-                    candidate.activating = true;
-                    candidate.deadline = now + ready_timeout;
-                    let generation = candidate.worker.generation;
-                    if let Errand::Rollout(rollout) = candidate.errand {
-                        effects.push(step(rollout, "ready", &candidate.worker));
-                    }
-                    effects.push(Effect::Activate(generation));
-                }
-            }
-            Event::Activated if candidate.activating => self.promote(now, effects),
-            // Said out of turn: a worker that breaks the contract proves nothing about itself.
-            Event::Ready { .. } | Event::Activated => {}
-            Event::SpawnFailed { reason } => {
-                self.fail_candidate(now, Failure::Spawn(reason), false, effects)
-            }
-            Event::Exited { how } => self.fail_candidate(now, Failure::Exited(how), false, effects),
-            Event::Fatal { reason, blame } => {
-                self.fail_candidate(now, Failure::Fatal { reason, blame }, true, effects)
-            }
-            Event::ChannelClosed | Event::Drained => {
-                self.fail_candidate(now, Failure::ChannelClosed, true, effects)
-            }
-            Event::PingUnanswered | Event::TransferUnanswered => {
-                self.fail_candidate(now, Failure::Unresponsive, true, effects);
-            }
-        }
-    }
-
-    /// The candidate said `activated`: it is the active one, and the previous drains.
-    fn promote(&mut self, now: Moment, effects: &mut Vec<Effect>) {
-        let Some(Candidate {
-            mut worker, errand, ..
-        }) = self.candidate.take()
-        else {
-            return;
-        };
-        worker.since = now;
-        let (generation, target) = (worker.generation, worker.target.clone());
-        if let Errand::Rollout(rollout) = errand {
-            effects.push(step(rollout, "activated", &worker));
-        }
-        let previous = self.active.replace(worker);
-        self.last_kept = Some(target.clone());
-        self.recovery_due = None;
-        match errand {
-            Errand::Rollout(rollout) => {
-                if let Some(previous) = previous {
-                    effects.push(step(rollout, "draining", &previous));
-                    self.drain(now, previous, effects);
-                }
-                effects.push(Effect::Conclude(Conclusion {
-                    rollout,
-                    target,
-                    generation,
-                    verdict: Outcome::Kept,
-                    why: None,
-                    note: None,
-                }));
-            }
-            Errand::Recovery => {
-                if let Some(previous) = previous {
-                    self.drain(now, previous, effects);
-                }
-                effects.push(Effect::Recovered { generation, target });
-            }
-        }
-    }
-
-    /// The candidate failed: whoever is active is not touched.
-    fn fail_candidate(
-        &mut self,
-        now: Moment,
-        failure: Failure,
-        alive: bool,
-        effects: &mut Vec<Effect>,
-    ) {
-        let Some(candidate) = self.candidate.take() else {
-            return;
-        };
-        let Worker {
-            generation,
-            ref target,
-            ..
-        } = candidate.worker;
-        match candidate.errand {
-            Errand::Rollout(rollout) => {
-                effects.push(Effect::Conclude(Conclusion {
-                    rollout,
-                    target: target.clone(),
-                    generation,
-                    verdict: Outcome::Failed,
-                    why: Some(failure),
-                    note: None,
-                }));
-                self.desired = self.fallback().clone();
-            }
-            Errand::Recovery => {
-                self.failed_recoveries += 1;
-                effects.push(Effect::Lost {
-                    generation,
-                    target: target.clone(),
-                    failure,
-                });
-            }
-        }
-        if alive {
-            self.end(now, candidate.worker, effects);
-        }
-        self.recover_if_needed(now);
-    }
-
-    fn active_event(&mut self, now: Moment, event: Event, effects: &mut Vec<Effect>) {
-        let (failure, exit) = match event {
-            Event::Exited { how } => (Failure::Exited(how), Departure::Gone),
-            Event::Fatal { reason, blame } => (Failure::Fatal { reason, blame }, Departure::Ends),
-            Event::ChannelClosed | Event::Drained => (Failure::ChannelClosed, Departure::Deaf),
-            Event::TransferUnanswered => (Failure::Unresponsive, Departure::Stalled),
-            Event::PingUnanswered => (Failure::Unresponsive, Departure::Hangs),
-            Event::Spawned { .. }
-            | Event::SpawnFailed { .. }
-            | Event::Ready { .. }
-            | Event::Activated => return,
-        };
-        let Some(active) = self.active.take() else {
-            return;
-        };
-        let was_stable = now.since(active.since) >= self.settings.recovery_max;
-        if was_stable {
-            self.failed_recoveries = 0;
-        }
-        let (generation, target) = (active.generation, active.target.clone());
-        let leaving = |shutdown_at, kill_at, drains| Leaving {
-            worker: active.clone(),
-            shutdown_at,
-            kill_at,
-            drains,
-        };
-        match exit {
-            Departure::Gone => {}
-            Departure::Ends => {
-                let kill_at = Some(now + self.settings.kill_grace);
-                self.leaving.push(leaving(None, kill_at, true));
-            }
-            Departure::Deaf => {
-                let kill_at = self.settings.drain_deadline.map(|after| now + after);
-                self.leaving.push(leaving(None, kill_at, true));
-            }
-            Departure::Stalled => {
-                self.drain(now, active, effects);
-                self.recovery_due = Some(now);
-            }
-            Departure::Hangs => {
-                effects.push(Effect::Kill(generation));
-                self.leaving.push(leaving(None, None, false));
-            }
-        }
-        effects.push(Effect::Lost {
-            generation,
-            target,
-            failure,
-        });
-        self.recover_if_needed(now);
-        if !was_stable {
-            // One that dies again and again right after `activated` must not be started for ever
-            // at the shortest wait.
-            self.failed_recoveries += 1;
-        }
-    }
-
-    fn leaving_event(
-        &mut self,
-        now: Moment,
-        generation: Generation,
-        event: Event,
-        effects: &mut Vec<Effect>,
-    ) {
-        let Some(at) = self
-            .leaving
-            .iter()
-            .position(|l| l.worker.generation == generation)
-        else {
-            return;
-        };
-        match event {
-            Event::Spawned { pid } => {
-                // Superseded between the order to spawn and its execution.
-                self.leaving[at].worker.pid = Some(pid);
-                effects.push(Effect::Kill(generation));
-            }
-            Event::SpawnFailed { .. } | Event::Exited { .. } => {
-                self.leaving.remove(at);
-            }
-            Event::PingUnanswered => effects.push(Effect::Kill(generation)),
-            // Nothing left to serve: it exits by itself, or is helped.
-            Event::Drained | Event::Fatal { .. } => {
-                let by = now + self.settings.kill_grace;
-                let leaving = &mut self.leaving[at];
-                leaving.kill_at = Some(leaving.kill_at.map_or(by, |at| at.min(by)));
-            }
-            Event::Ready { .. }
-            | Event::Activated
-            | Event::ChannelClosed
-            | Event::TransferUnanswered => {}
-        }
-    }
-
     fn spawn(&mut self, now: Moment, target: Target, errand: Errand, effects: &mut Vec<Effect>) {
         let generation = self.next_generation;
         self.next_generation += 1;
@@ -562,33 +315,6 @@ impl Machine {
         });
     }
 
-    /// Lets a worker finish what it serves.
-    fn drain(&mut self, now: Moment, mut worker: Worker, effects: &mut Vec<Effect>) {
-        worker.since = now;
-        effects.push(Effect::Drain(worker.generation));
-        let shutdown_at = self.settings.drain_deadline.map(|after| now + after);
-        self.leaving.push(Leaving {
-            worker,
-            shutdown_at,
-            kill_at: None,
-            drains: true,
-        });
-    }
-
-    /// Ends a worker that serves nobody.
-    fn end(&mut self, now: Moment, mut worker: Worker, effects: &mut Vec<Effect>) {
-        worker.since = now;
-        if worker.pid.is_some() {
-            effects.push(Effect::Kill(worker.generation));
-        }
-        self.leaving.push(Leaving {
-            worker,
-            shutdown_at: None,
-            kill_at: None,
-            drains: false,
-        });
-    }
-
     fn recover_if_needed(&mut self, now: Moment) {
         if self.active.is_some()
             || self.candidate.is_some()
@@ -599,20 +325,6 @@ impl Machine {
         }
         self.recovery_due = Some(now + backoff(&self.settings, self.failed_recoveries));
     }
-}
-
-/// How an active generation leaves its place other than by a rollout.
-enum Departure {
-    /// The process has ended.
-    Gone,
-    /// It said that it ends.
-    Ends,
-    /// It cannot hear us any more: like a worker whose supervisor is gone it finishes and exits.
-    Deaf,
-    /// It left a transfer unanswered: no new sockets for it, but a stall must not cut its streams.
-    Stalled,
-    /// It does not answer a ping either.
-    Hangs,
 }
 
 /// What whoever waits for a rollout is told about a generation.
