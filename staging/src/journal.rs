@@ -279,13 +279,7 @@ pub fn prune(home: &Home, keep: usize) -> Result<usize, JournalError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn home() -> (crate::scratch::Scratch, Home) {
-        let folder = crate::scratch::Scratch::new();
-        let home = Home::at(folder.path().join("home"));
-        home.create().unwrap();
-        (folder, home)
-    }
+    use crate::scratch::home;
 
     #[test]
     fn a_job_is_unfinished_until_it_ends_whatever_the_end() {

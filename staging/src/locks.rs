@@ -275,14 +275,8 @@ pub(crate) fn is_held(path: &Path) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scratch::home;
     use std::sync::atomic::{AtomicBool, Ordering};
-
-    fn home() -> (crate::scratch::Scratch, Home) {
-        let folder = crate::scratch::Scratch::new();
-        let home = Home::at(folder.path().join("home"));
-        home.create().unwrap();
-        (folder, home)
-    }
 
     #[test]
     fn the_second_updater_is_told_who_runs() {

@@ -280,14 +280,8 @@ impl SupervisorLock {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scratch::home;
     use std::time::Duration;
-
-    fn home() -> (crate::scratch::Scratch, Home) {
-        let folder = crate::scratch::Scratch::new();
-        let home = Home::at(folder.path().join("home"));
-        home.create().unwrap();
-        (folder, home)
-    }
 
     fn record(identity: ProcessIdentity) -> SupervisorRecord {
         SupervisorRecord {

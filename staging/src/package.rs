@@ -268,13 +268,7 @@ pub(crate) fn reported_version(printed: &str) -> Option<(&str, &str)> {
 mod tests {
     use super::*;
     use crate::pack::tests::{install, plan};
-
-    fn home() -> (crate::scratch::Scratch, Home) {
-        let folder = crate::scratch::Scratch::new();
-        let home = Home::at(folder.path().join("home"));
-        home.create().unwrap();
-        (folder, home)
-    }
+    use crate::scratch::home;
 
     fn version(text: &str) -> PackageVersion {
         text.parse().unwrap()

@@ -268,14 +268,8 @@ mod tests {
     use super::*;
     use crate::pack::pack_folder;
     use crate::pack::tests::plan;
+    use crate::scratch::home;
     use std::time::Duration;
-
-    fn home() -> (crate::scratch::Scratch, Home) {
-        let folder = crate::scratch::Scratch::new();
-        let home = Home::at(folder.path().join("home"));
-        home.create().unwrap();
-        (folder, home)
-    }
 
     fn lock(home: &Home) -> StateLock {
         StateLock::acquire(home, Duration::from_secs(60)).unwrap()

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::home::Home;
+
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
@@ -18,4 +20,12 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = crate::files::remove_tree(&self.0);
     }
+}
+
+/// A home that was made, and the folder around it, which must live as long.
+pub(crate) fn home() -> (Scratch, Home) {
+    let folder = Scratch::new();
+    let home = Home::at(folder.path().join("home"));
+    home.create().unwrap();
+    (folder, home)
 }

@@ -153,14 +153,8 @@ fn next(old: Option<&Selection>, change: Change, at: Timestamp) -> Selection {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scratch::home;
     use std::time::Duration;
-
-    fn home() -> (crate::scratch::Scratch, Home) {
-        let folder = crate::scratch::Scratch::new();
-        let home = Home::at(folder.path().join("home"));
-        home.create().unwrap();
-        (folder, home)
-    }
 
     fn change(version: &str, pinned: bool) -> Change {
         Change {

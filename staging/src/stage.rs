@@ -248,14 +248,8 @@ fn remove(folder: &Path) -> Result<(), StageError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scratch::home;
     use std::os::unix::fs::PermissionsExt;
-
-    fn home() -> (crate::scratch::Scratch, Home) {
-        let folder = crate::scratch::Scratch::new();
-        let home = Home::at(folder.path().join("home"));
-        home.create().unwrap();
-        (folder, home)
-    }
 
     #[test]
     fn a_staging_folder_is_private_and_goes_with_its_owner() {

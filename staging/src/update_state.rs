@@ -230,15 +230,9 @@ pub fn set_pending(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scratch::home;
     use proptest::prelude::*;
     use std::time::Duration;
-
-    fn home() -> (crate::scratch::Scratch, Home) {
-        let folder = crate::scratch::Scratch::new();
-        let home = Home::at(folder.path().join("home"));
-        home.create().unwrap();
-        (folder, home)
-    }
 
     fn v(minor: u64) -> PackageVersion {
         PackageVersion::new(1, minor, 0)

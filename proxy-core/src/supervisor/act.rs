@@ -13,7 +13,8 @@ use super::liveness::Liveness;
 use super::process::{Plan, Process};
 use super::record::shortened;
 use super::rollout::{Conclusion, Effect, Event, Generation, Target};
-use super::run::{Supervisor, settings};
+use super::run::settings;
+use super::state::Supervisor;
 use super::transfer::Transfers;
 
 /// Sockets that may be on their way to one worker at a time.

@@ -10,7 +10,10 @@ use super::link::{Link, Offered};
 use super::listener::reset;
 use super::queue::Waiting;
 use super::rollout::{Event, Generation};
-use super::run::{RETRY, Supervisor};
+use super::state::Supervisor;
+
+/// How soon a full channel, or a system without descriptors, is tried again.
+const RETRY: Duration = Duration::from_millis(2);
 
 /// How long after the end of a channel the end of its process is waited for.
 pub(super) const DEATH_FOLLOWS: Duration = Duration::from_millis(200);

@@ -6,6 +6,7 @@
 mod act;
 mod api;
 mod clerk;
+
 mod error;
 mod handoff;
 mod link;
@@ -21,6 +22,7 @@ mod rollouts;
 mod run;
 mod signals;
 mod snapshot;
+mod state;
 mod status;
 mod transfer;
 

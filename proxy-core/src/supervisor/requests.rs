@@ -15,9 +15,9 @@ use super::api::Command;
 use super::record::digest_of;
 use super::rollout::{Answer, Conclusion, Request, RolloutId, Target};
 use super::rollouts::Lines;
-use super::run::Supervisor;
 use super::signals::Said;
 use super::snapshot::Snapshot;
+use super::state::Supervisor;
 
 impl Supervisor {
     /// A client of the control socket asked.

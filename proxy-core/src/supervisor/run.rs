@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -15,7 +14,6 @@ use staging::locks::SupervisorLock;
 use staging::ownership::{ProcessIdentity, SupervisorRecord};
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, watch};
-use tokio::time::Sleep;
 
 use crate::clock::Moment;
 use crate::config::{self, Config};
@@ -25,21 +23,18 @@ use super::api::{self, Command, Door};
 use super::clerk::{Clerk, Filed};
 use super::error::SupervisorError;
 use super::handoff::DEATH_FOLLOWS;
-use super::link::{Heard, Link};
+use super::link::Heard;
 use super::listener::{ListenError, Listener};
 use super::origin::Origin;
 use super::queue::Queue;
-use super::rollout::{Effect, Event, Generation, Machine, Settings, Target};
+use super::rollout::{Generation, Machine, Settings, Target};
 use super::rollouts::Rollouts;
-use super::signals::{Blocked, Said, Signals};
+use super::signals::{Blocked, Said};
 use super::snapshot::Snapshot;
-use super::status::Counters;
+use super::state::{Counters, Supervisor};
 
 /// Connections taken from one listener before anything else gets a turn.
 const ACCEPTS_A_TURN: usize = 64;
-
-/// How soon a full channel, or a system without descriptors, is tried again.
-pub(super) const RETRY: Duration = Duration::from_millis(2);
 
 /// How soon the listeners are looked at again when the system had no descriptor for a connection.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
@@ -71,41 +66,6 @@ pub fn serve(home: Home, blocked: &Blocked) -> Result<(), SupervisorError> {
         supervisor.clerk.finish();
         Ok(())
     })
-}
-
-/// Everything one supervisor holds.
-pub(super) struct Supervisor {
-    pub(super) home: Home,
-    /// Held for life: whoever has it owns the home.
-    _lock: SupervisorLock,
-    pub(super) identity: ProcessIdentity,
-    pub(super) origin: Origin,
-    pub(super) since: jiff::Timestamp,
-    /// The same moment on the other clock.
-    pub(super) started: Moment,
-    pub(super) config: Rc<Snapshot>,
-    /// The configurations that some generation, or a recovery, may still need, by digest.
-    pub(super) snapshots: HashMap<String, Rc<Snapshot>>,
-    pub(super) machine: Machine,
-    pub(super) effects: Vec<Effect>,
-    pub(super) links: BTreeMap<Generation, Link>,
-    pub(super) queue: Queue<OwnedFd>,
-    pub(super) listeners: Vec<Listener>,
-    pub(super) addresses: Vec<String>,
-    pub(super) rollouts: Rollouts,
-    pub(super) counters: Counters,
-    pub(super) last_failure: Option<String>,
-    pub(super) clerk: Clerk,
-    pub(super) retry_at: Option<Moment>,
-    /// Until when nothing is accepted: the system had no descriptor left.
-    pub(super) accept_again_at: Option<Moment>,
-    pub(super) pending_was_looked_at: bool,
-    pub(super) changes: watch::Sender<u64>,
-    pub(super) seen: Option<u64>,
-    filed: mpsc::UnboundedReceiver<Filed>,
-    commands: mpsc::UnboundedReceiver<Command>,
-    signals: Signals,
-    timer: Pin<Box<Sleep>>,
 }
 
 /// What ended a wait. The order of the fields is the order in which they take effect.
@@ -358,12 +318,6 @@ impl Supervisor {
             ])
             .flatten()
             .min()
-    }
-
-    /// Something happened to a worker.
-    pub(super) fn happened(&mut self, generation: Generation, event: Event) {
-        self.machine
-            .handle(Moment::now(), generation, event, &mut self.effects);
     }
 }
 

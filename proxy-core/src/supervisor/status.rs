@@ -7,20 +7,7 @@ use staging::{package, selection, update_state};
 
 use super::clerk::Paper;
 use super::rollout::Worker;
-use super::run::Supervisor;
-
-/// Counts since the supervisor started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Counters {
-    /// Sockets closed because the queue was full or their time in it was over.
-    pub rejected_sockets: u64,
-    /// Transfers that a worker did not complete; the sockets were offered to the next one.
-    pub failed_transfers: u64,
-    /// Idle connections that came back from a worker.
-    pub returned_sockets: u64,
-    /// Channel messages that were dropped.
-    pub dropped_messages: u64,
-}
+use super::state::Supervisor;
 
 impl Supervisor {
     /// The status now; what lies on disk is read for it, and left out where it cannot be.

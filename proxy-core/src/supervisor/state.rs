@@ -1,0 +1,81 @@
+//! What a supervisor holds. `run` waits for it all; `act`, `handoff`, `requests` and `status` are its hands.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::rc::Rc;
+
+use staging::home::Home;
+use staging::locks::SupervisorLock;
+use staging::ownership::ProcessIdentity;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Sleep;
+
+use crate::clock::Moment;
+
+use super::api::Command;
+use super::clerk::{Clerk, Filed};
+use super::link::Link;
+use super::listener::Listener;
+use super::origin::Origin;
+use super::queue::Queue;
+use super::rollout::{Effect, Event, Generation, Machine};
+use super::rollouts::Rollouts;
+use super::signals::Signals;
+use super::snapshot::Snapshot;
+
+/// Counts since the supervisor started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Counters {
+    /// Sockets closed because the queue was full or their time in it was over.
+    pub rejected_sockets: u64,
+    /// Transfers that a worker did not complete; the sockets were offered to the next one.
+    pub failed_transfers: u64,
+    /// Idle connections that came back from a worker.
+    pub returned_sockets: u64,
+    /// Channel messages that were dropped.
+    pub dropped_messages: u64,
+}
+
+/// Everything one supervisor holds.
+pub(super) struct Supervisor {
+    pub(super) home: Home,
+    /// Held for life: whoever has it owns the home.
+    pub(super) _lock: SupervisorLock,
+    pub(super) identity: ProcessIdentity,
+    pub(super) origin: Origin,
+    pub(super) since: jiff::Timestamp,
+    /// The same moment on the other clock.
+    pub(super) started: Moment,
+    pub(super) config: Rc<Snapshot>,
+    /// The configurations that some generation, or a recovery, may still need, by digest.
+    pub(super) snapshots: HashMap<String, Rc<Snapshot>>,
+    pub(super) machine: Machine,
+    pub(super) effects: Vec<Effect>,
+    pub(super) links: BTreeMap<Generation, Link>,
+    pub(super) queue: Queue<OwnedFd>,
+    pub(super) listeners: Vec<Listener>,
+    pub(super) addresses: Vec<String>,
+    pub(super) rollouts: Rollouts,
+    pub(super) counters: Counters,
+    pub(super) last_failure: Option<String>,
+    pub(super) clerk: Clerk,
+    pub(super) retry_at: Option<Moment>,
+    /// Until when nothing is accepted: the system had no descriptor left.
+    pub(super) accept_again_at: Option<Moment>,
+    pub(super) pending_was_looked_at: bool,
+    pub(super) changes: watch::Sender<u64>,
+    pub(super) seen: Option<u64>,
+    pub(super) filed: mpsc::UnboundedReceiver<Filed>,
+    pub(super) commands: mpsc::UnboundedReceiver<Command>,
+    pub(super) signals: Signals,
+    pub(super) timer: Pin<Box<Sleep>>,
+}
+
+impl Supervisor {
+    /// Something happened to a worker.
+    pub(super) fn happened(&mut self, generation: Generation, event: Event) {
+        self.machine
+            .handle(Moment::now(), generation, event, &mut self.effects);
+    }
+}
