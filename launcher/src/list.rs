@@ -1,8 +1,9 @@
 //! `list`: the installed versions, and what is known about each. Writes nothing.
 
 use staging::home::Home;
+use staging::launch::LaunchError;
 use staging::package::{self, Package};
-use staging::report::{Exit, Failure, Format, line};
+use staging::report::{Exit, Failure, Format, line, note};
 use staging::selection::{self, Selection};
 use staging::update_state::{self, UpdateState};
 use staging::version::PackageVersion;
@@ -23,7 +24,14 @@ struct Row {
 /// Prints the installed versions, highest first.
 pub fn run(home: &Home, format: Format) -> Result<Exit, Failure> {
     let versions = package::list(home)?;
-    let selection = selection::read(home)?;
+    // Who mends a broken selection needs this list to do so.
+    let (selection, unreadable) = match selection::read(home) {
+        Ok(selection) => (selection, None),
+        Err(error) => (None, Some(Failure::from(LaunchError::from(error)))),
+    };
+    if let Some(failure) = &unreadable {
+        note(&format!("warning: {}", failure.message));
+    }
     let state = update_state::read(home)?;
     let rows: Vec<Row> = versions
         .iter()
@@ -44,6 +52,7 @@ pub fn run(home: &Home, format: Format) -> Result<Exit, Failure> {
         Format::Json => line(
             &serde_json::json!({
                 "schema": 1,
+                "selectionError": unreadable,
                 "packages": rows.iter().map(json).collect::<Vec<_>>(),
             })
             .to_string(),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use control::{By, Client, ControlError, Outcome, RolloutRequest, Status, Verdict};
 use staging::contents;
 use staging::home::Home;
+use staging::launch::LaunchError;
 use staging::locks::StateLock;
 use staging::ownership::{Owner, Ownership};
 use staging::package::{self, Package};
@@ -41,7 +42,11 @@ pub fn run(home: &Home, which: &str, format: Format) -> Result<Exit, Failure> {
     home.check()?;
     let installed = package::list(home)?;
     let state = update_state::read(home)?;
-    let before = selection::read(home)?;
+    let before = selection::read(home).map_err(|error| Failure {
+        // Scripts know this as what any other failure of `select` is.
+        exit: error.exit(),
+        ..LaunchError::from(error).into()
+    })?;
     let version = choose(&wanted, &installed, before.as_ref(), &state)?;
     check_whole(&Package::open(home, &version)?)?;
     let pin = matches!(wanted, Wanted::Exactly(_));

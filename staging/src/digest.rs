@@ -1,10 +1,11 @@
 //! SHA-256 as lower-case hex: the only form in which digests are written, compared and shown.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
+
+use crate::files;
 
 /// A digest in the making.
 #[derive(Clone, Default)]
@@ -37,7 +38,7 @@ pub fn of(bytes: &[u8]) -> String {
 /// # Errors
 /// Whatever opening or reading the file says.
 pub fn of_file(path: &Path) -> io::Result<(u64, String)> {
-    of_reader(File::open(path)?)
+    of_reader(files::open_regular(path)?)
 }
 
 pub(crate) fn of_reader(mut reader: impl Read) -> io::Result<(u64, String)> {

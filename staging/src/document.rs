@@ -1,7 +1,6 @@
 //! The small JSON files of a home: read whole or refused by name, replaced whole, never guessed.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -88,7 +87,7 @@ impl Report for DocumentError {
 /// # Errors
 /// [`DocumentError`] naming the file, if it cannot be read, is not such a document, or is newer than known.
 pub fn read<T: Document>(path: &Path) -> Result<Option<T>, DocumentError> {
-    match read_bounded(path, MAX_BYTES) {
+    match files::read_bounded(path, MAX_BYTES) {
         Ok(Some(bytes)) => parse(path, &bytes).map(Some),
         Ok(None) => Ok(None),
         Err(source) => Err(DocumentError::Read {
@@ -141,24 +140,6 @@ pub fn write<T: Document>(path: &Path, document: &T) -> Result<(), DocumentError
     let mut bytes = serde_json::to_vec_pretty(document).map_err(|error| failed(error.into()))?;
     bytes.push(b'\n');
     files::write_atomic(path, &bytes).map_err(failed)
-}
-
-/// A whole file of at most `limit` bytes; `None` if it is not there.
-pub(crate) fn read_bounded(path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let mut bytes = Vec::new();
-    file.take(limit + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > limit {
-        return Err(io::Error::new(
-            io::ErrorKind::FileTooLarge,
-            format!("larger than the {limit} bytes that such a file can have"),
-        ));
-    }
-    Ok(Some(bytes))
 }
 
 #[cfg(test)]
@@ -249,6 +230,42 @@ mod tests {
         }
         std::fs::write(&path, r#"{"text":"hello","count":7}"#).unwrap();
         assert!(read::<Note>(&path).is_err());
+    }
+
+    #[test]
+    fn what_is_no_file_or_too_large_is_refused_at_once_and_named() {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        let folder = crate::scratch::Scratch::new();
+        let pipe = folder.path().join("pipe.json");
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let within = folder.path().join("folder.json");
+        std::fs::create_dir(&within).unwrap();
+        let large = folder.path().join("large.json");
+        std::fs::File::create(&large)
+            .and_then(|file| file.set_len(MAX_BYTES + 1))
+            .unwrap();
+        let endless = std::path::PathBuf::from("/dev/zero");
+        for (path, part) in [
+            (pipe, "not a regular file"),
+            (within, "not a regular file"),
+            (endless, "not a regular file"),
+            (large, "larger than the 16777216 bytes"),
+        ] {
+            let (told, answer) = std::sync::mpsc::channel();
+            let asked = path.clone();
+            std::thread::spawn(move || told.send(read::<Note>(&asked)));
+            // Reading a pipe that nobody writes to would never end.
+            let error = answer
+                .recv_timeout(std::time::Duration::from_secs(20))
+                .unwrap()
+                .unwrap_err();
+            assert_eq!(error.code(), "DOCUMENT_READ");
+            let text = error.to_string();
+            assert!(
+                text.contains(part) && text.contains(path.to_str().unwrap()),
+                "{text}"
+            );
+        }
     }
 
     proptest! {

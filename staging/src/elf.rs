@@ -1,8 +1,9 @@
 //! Whether a file is a program for this machine, told from its first 64 bytes.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
+
+use crate::files;
 
 const HEADER: u64 = 64;
 const CLASS_64: u8 = 2;
@@ -15,7 +16,9 @@ const MACHINE_AARCH64: u16 = 183;
 /// Looks at a file's header.
 pub(crate) fn check_file(path: &Path) -> io::Result<Result<(), String>> {
     let mut header = Vec::new();
-    File::open(path)?.take(HEADER).read_to_end(&mut header)?;
+    files::open_regular(path)?
+        .take(HEADER)
+        .read_to_end(&mut header)?;
     Ok(check(&header, std::env::consts::ARCH))
 }
 

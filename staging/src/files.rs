@@ -1,8 +1,8 @@
 //! Durable writing, and removing trees that were made read-only.
 
-use std::fs::{self, DirBuilder, File, Permissions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 /// Replaces a file as a whole: temp file in the same folder, fsync, rename, fsync of the folder. Mode 0600.
@@ -29,6 +29,44 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
     temp.as_file().sync_all()?;
     temp.persist(path).map_err(|error| error.error)?;
     sync_folder(folder)
+}
+
+/// Opens a regular file to read it; anything else is refused at once. A pipe in its place would otherwise wait for a writer.
+///
+/// # Errors
+/// What open says, or that it is no regular file.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits().cast_signed())
+        .open(path)?;
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::other("not a regular file"))
+    }
+}
+
+/// A whole regular file of at most `limit` bytes; `None` if it is not there.
+///
+/// # Errors
+/// As [`open_regular`], and `FileTooLarge`.
+pub fn read_bounded(path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
+    let file = match open_regular(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let mut bytes = Vec::new();
+    file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("larger than the {limit} bytes that such a file can have"),
+        ));
+    }
+    Ok(Some(bytes))
 }
 
 /// Removes a file durably; one that is not there is no error.

@@ -54,7 +54,7 @@ pub enum LaunchError {
     },
     /// The selection cannot be read.
     #[error(
-        "what is selected cannot be read: {source}; `rollproxy-launcher list` shows what is installed"
+        "what is selected cannot be read: {source}; if you move the file away, choose anew with `rollproxy-launcher select VERSION` (`rollproxy-launcher list` shows what is installed)"
     )]
     Selection {
         /// What is wrong.

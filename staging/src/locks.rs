@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock;
 use crate::document::{self, Document, DocumentError};
+use crate::files;
 use crate::home::Home;
 use crate::ownership::{self, OwnershipError, ProcessIdentity};
 use crate::report::{Exit, Report};
@@ -260,7 +261,7 @@ pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
 
 /// Whether somebody holds a lock. Changes nothing on disk, and needs no permission to write.
 pub(crate) fn is_held(path: &Path) -> io::Result<bool> {
-    let file = match File::open(path) {
+    let file = match files::open_regular(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(error),

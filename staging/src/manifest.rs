@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::{Exit, Report};
 use crate::version::PackageVersion;
-use crate::{digest, document};
+use crate::{digest, files};
 
 /// The name of every package.
 pub const NAME: &str = "rollproxy";
@@ -228,7 +228,7 @@ impl Manifest {
     /// [`ManifestError`]
     pub fn read(package: &Path) -> Result<Manifest, ManifestError> {
         let path = package.join(FILE);
-        match document::read_bounded(&path, MAX_BYTES) {
+        match files::read_bounded(&path, MAX_BYTES) {
             Ok(Some(bytes)) => Manifest::parse(&bytes),
             Ok(None) => Err(ManifestError::Missing { path }),
             Err(source) => Err(ManifestError::Read { path, source }),

@@ -431,3 +431,88 @@ async fn without_a_supervisor_the_commands_say_so_and_show_what_it_last_was() {
         told.stderr
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_says_what_of_the_new_configuration_it_did_not_take() {
+    let (home, proxy, _ready) = serving().await;
+    let text = std::fs::read_to_string(home.home.config_file()).unwrap();
+    let other = text.replace("127.0.0.1:0", "127.0.0.1:1");
+    std::fs::write(home.home.config_file(), other).unwrap();
+    let told = home.tool("rollproxy").arg("restart").run().await.expect(0);
+    assert!(
+        told.stdout.contains("[server] listen was changed"),
+        "{}",
+        told.text()
+    );
+    std::fs::write(home.home.config_file(), text).unwrap();
+    let told = home.tool("rollproxy").arg("restart").run().await.expect(0);
+    assert!(!told.text().contains("listen"), "{}", told.text());
+    drop(proxy);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_configuration_shows_no_secret_and_the_port_shows_no_nonce() {
+    let (home, proxy, _ready) = serving().await;
+    let good = std::fs::read_to_string(home.home.config_file()).unwrap();
+    for bad in [
+        "[upstreams.x]\nurl = \"https://me:hidden-word@api.example\"\n",
+        "[upstreams.x]\nurl = \"https://api.example?key=hidden-word\"\n",
+        "[upstreams.x\nurl = \"https://hidden-word\"\n",
+        "[upstreams.x]\nurl = hidden-word\n",
+    ] {
+        std::fs::write(home.home.config_file(), format!("{good}{bad}")).unwrap();
+        let told = home.tool("rollproxy").arg("restart").run().await.expect(78);
+        assert!(!told.text().contains("hidden-word"), "{}", told.text());
+        assert!(
+            told.stderr
+                .lines()
+                .last()
+                .unwrap()
+                .contains("error[CONFIG_"),
+            "{}",
+            told.text()
+        );
+        let before = proxy.last_failure();
+        proxy.signal(Signal::SIGHUP);
+        until("the failure is told", || {
+            proxy
+                .now()
+                .rolling
+                .last_failure
+                .is_some_and(|now| now != before)
+        })
+        .await;
+        assert!(!proxy.last_failure().contains("hidden-word"));
+        assert_eq!(proxy.last_failure().lines().count(), 1);
+    }
+    let shown = until_some("the port shows the failure", || {
+        let snapshot = std::fs::read_to_string(home.home.snapshot_file()).ok()?;
+        snapshot.contains("CONFIG_SYNTAX").then_some(())
+    });
+    shown.await;
+    let (status, value) = fixtures::client::get_json(proxy.address, "/status")
+        .await
+        .unwrap();
+    assert_eq!(status, 200);
+    let text = value.to_string();
+    assert!(
+        text.contains("CONFIG_SYNTAX") && !text.contains("hidden-word"),
+        "{text}"
+    );
+    assert!(!text.contains(&proxy.now().nonce), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_configuration_that_is_no_file_is_refused_and_stops_nobody() {
+    let (home, proxy, _ready) = serving().await;
+    let file = home.home.config_file();
+    std::fs::remove_file(&file).unwrap();
+    nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let told = home.tool("rollproxy").arg("restart").run().await.expect(78);
+    assert!(
+        told.stderr.contains("not a regular file"),
+        "{}",
+        told.text()
+    );
+    assert!(harness::ask(proxy.address).await.is_well());
+}

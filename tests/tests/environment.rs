@@ -298,7 +298,6 @@ async fn a_file_of_a_newer_program_or_of_nobody_is_named_and_never_replaced() {
         &[
             ("rollproxy-launcher", &["--version"], 69),
             ("rollproxy-launcher", &["serve"], 69),
-            ("rollproxy-launcher", &["list"], 1),
             ("rollproxy-launcher", &["select", "1.0.0"], 1),
             ("rollproxy-updater", &["check"], 1),
             ("rollproxy-updater", &["check", "--self-test"], 1),

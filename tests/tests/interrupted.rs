@@ -392,11 +392,11 @@ async fn a_stall_meets_one_deadline_and_a_drip_the_other() {
         |lines: &str| std::fs::write(home.home.config_file(), format!("{config}{lines}")).unwrap();
 
     server.trick(".tar.gz", Trick::StallAfter(50_000));
-    with("inactivity_timeout = \"300ms\"\n");
+    with("inactivity_timeout = \"1500ms\"\n");
     let said = home.check().run().await.refused(
         1,
         "STAGING_INACTIVE",
-        &["300 ms", "update.inactivity_timeout"],
+        &["1500 ms", "update.inactivity_timeout"],
     );
     assert_eq!(said["error"]["retry"], true);
     assert_eq!(home.downloads()[0].1, 50_000, "what came is kept");
@@ -405,7 +405,7 @@ async fn a_stall_meets_one_deadline_and_a_drip_the_other() {
 
     // A few bytes every twenty milliseconds: never inactive, and not to be waited for to the end.
     server.trick(".tar.gz", Trick::Drip(500, Duration::from_millis(20)));
-    with("inactivity_timeout = \"300ms\"\nhard_timeout = \"700ms\"\n");
+    with("inactivity_timeout = \"5s\"\nhard_timeout = \"700ms\"\n");
     home.check().arg("--now").run().await.refused(
         1,
         "STAGING_OVERDUE",

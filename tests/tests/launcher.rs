@@ -352,3 +352,53 @@ async fn without_a_supervisor_a_choice_is_written_at_once_and_started_next() {
         "it rolled to what was pending before the choice"
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_advice_about_a_broken_selection_leads_out_of_it() {
+    let home = TestHome::new();
+    home.install_proxy("1.0.0");
+    home.install_proxy("1.1.0");
+    home.select("1.1.0");
+    let file = home.home.selection_file();
+    std::fs::write(&file, "{ torn").unwrap();
+
+    for arguments in [&["serve"][..], &["select", "1.0.0"]] {
+        let said = by_name(&home, "rollproxy-launcher")
+            .args(arguments.iter().copied())
+            .run()
+            .await;
+        assert_ne!(said.code, Some(0));
+        for part in [
+            file.to_str().unwrap(),
+            "move the file away",
+            "`rollproxy-launcher select VERSION`",
+            "`rollproxy-launcher list`",
+        ] {
+            assert!(said.stderr.contains(part), "{arguments:?}: {}", said.stderr);
+        }
+    }
+
+    let list = || by_name(&home, "rollproxy-launcher").arg("list");
+    let said = list().run().await.expect(0);
+    assert_eq!(said.stdout, "1.1.0\n1.0.0\n");
+    assert!(said.stderr.starts_with("warning: "), "{}", said.stderr);
+    assert!(
+        said.stderr.contains(file.to_str().unwrap()),
+        "{}",
+        said.stderr
+    );
+    let said = list().args(["--format", "json"]).run().await.expect(0);
+    let said = said.json();
+    assert_eq!(said["selectionError"]["code"], "DOCUMENT_UNPARSABLE");
+    assert_eq!(said["packages"][0]["version"], "1.1.0");
+    assert_eq!(std::fs::read(&file).unwrap(), b"{ torn");
+
+    std::fs::rename(&file, file.with_extension("away")).unwrap();
+    select(&home, "1.0.0").run().await.expect(0);
+    assert_eq!(pinned(&home), ("1.0.0".into(), true));
+    let said = list().args(["--format", "json"]).run().await.expect(0);
+    assert_eq!(
+        (said.stderr.as_str(), &said.json()["selectionError"]),
+        ("", &Value::Null)
+    );
+}

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use control::types::Outcome;
 use harness::{Asked, Proxy, Starting, TestHome, ask, ask_soon, by_person, process, until};
+use nix::sys::signal::Signal;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
 /// A supervisor whose only package never gets a worker ready while it is told so.
@@ -123,4 +124,52 @@ async fn who_connects_while_the_supervisor_has_no_descriptor_left_waits_in_the_k
     }
     let rolling = proxy.rolling();
     assert_eq!((rolling.rejected_sockets, rolling.last_failure), (0, None));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_supervisor_with_few_descriptors_keeps_some_back_for_the_recovery_and_the_control_socket()
+{
+    let home = TestHome::new();
+    home.install_proxy("1.0.0");
+    home.select("1.0.0");
+    let program = harness::binaries().path("rollproxy-launcher");
+    let mut command = std::process::Command::new("/bin/sh");
+    command
+        .args(["-c", "ulimit -n 80; exec \"$0\" serve"])
+        .arg(program);
+    let proxy = Starting::run(&home, &mut command).answering().await;
+    let first = proxy.serves().await;
+    process::send(proxy.active_pid(), Signal::SIGSTOP);
+
+    // Half of 80 are kept back; the rest of the clients wait where they cost nothing.
+    let clients: Vec<_> = (0..100).map(|_| ask_soon(proxy.address)).collect();
+    until("as many are taken as may be", || {
+        let rolling = proxy.rolling();
+        rolling.queued_sockets + rolling.pending_transfers == 40
+    })
+    .await;
+    process::send(proxy.active_pid(), Signal::SIGKILL);
+    proxy.serves_after(first.generation).await;
+    for client in clients {
+        assert!(client.await.unwrap().is_well());
+    }
+    assert_eq!(proxy.rolling().rejected_sockets, 0);
+    assert!(!proxy.log().contains("Too many open files"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_refuses_is_asked_again_without_hurry() {
+    let (home, proxy) = unserved("").await;
+    home.tell("refuse-transfers");
+    proxy.serves().await;
+    let clients: Vec<_> = (0..20).map(|_| ask_soon(proxy.address)).collect();
+    until("they wait", || proxy.rolling().queued_sockets == 20).await;
+    let (used, since) = (process::processor_seconds(proxy.pid()), Instant::now());
+    until("it has tried for a while", || {
+        since.elapsed() > Duration::from_secs(2)
+    })
+    .await;
+    let used = process::processor_seconds(proxy.pid()) - used;
+    assert!(used < 0.3, "{used} s of processor time for waiting 2 s");
+    assert!(clients.iter().all(|client| !client.is_finished()));
 }

@@ -346,3 +346,28 @@ async fn a_second_supervisor_of_the_same_home_says_who_runs_and_disturbs_nobody(
     );
     assert!(ask(proxy.address).await.is_well());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_after_a_rollout_does_not_wait_for_idle_connections_that_were_handed_on() {
+    let upstream = Upstream::start().await.unwrap();
+    let (_home, mut proxy) = one_version(&upstream, "").await;
+    let mut idle = fixtures::client::KeepAlive::new(proxy.address, 1);
+    idle.request().await;
+    assert_eq!(idle.counts().ok(), 1);
+    let verdict = proxy.roll(same_version()).await.unwrap();
+    assert_eq!(verdict.verdict, Outcome::Kept);
+    until("it was handed on", || {
+        let rolling = proxy.rolling();
+        rolling.returned_sockets == 1 && rolling.active.is_some_and(|a| a.connections == 1)
+    })
+    .await;
+    let since = Instant::now();
+    proxy.signal(Signal::SIGTERM);
+    assert_eq!(proxy.ended().await, Some(0));
+    // A head may take 30 s; nothing of one has come.
+    assert!(
+        since.elapsed() < Duration::from_secs(15),
+        "{:?}",
+        since.elapsed()
+    );
+}

@@ -4,9 +4,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::path::Path;
+use std::time::Duration;
 
 use harness::{
-    Asked, FileServer, Finished, Pack, Proxy, TestFeed, TestHome, ask, same_version, until,
+    Asked, FileServer, Finished, Pack, Proxy, TestFeed, TestHome, Trick, ask, same_version, until,
 };
 use serde_json::{Value, json};
 
@@ -417,4 +418,74 @@ fn search(folder: &Path, bytes: &[u8], found: &mut Vec<std::path::PathBuf>) {
             }
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_feed_that_drips_is_left_when_the_time_is_over() {
+    let feed = TestFeed::new();
+    let server = FileServer::start(feed.path()).await;
+    let home = TestHome::new();
+    feed.release("1.0.0");
+    // A byte a second: to the end it would take many minutes, and no single read would be late.
+    let drip = Trick::Drip(1, Duration::from_secs(1));
+    let secret = server.url().replace("http://", "http://someone:hidden@");
+
+    server.trick("root.json", drip.clone());
+    home.configure("");
+    let init = |url: String| {
+        home.tool("rollproxy-updater")
+            .args(["init", "--format", "json", "--feed", &url])
+            .args(["--sha256", feed.root_sha256()])
+            .args(["--root", &format!("{url}/metadata/root.json")])
+    };
+    let limited = format!("[update]\nfeed = \"{secret}\"\ninactivity_timeout = \"1500ms\"\n");
+    home.configure(&limited);
+    let slow = |said: Finished| {
+        let said = said.refused(
+            1,
+            "FEED_SLOW",
+            &[
+                server.url().strip_prefix("http://").unwrap(),
+                "1.5s",
+                "update.inactivity_timeout",
+            ],
+        );
+        assert_eq!(said["error"]["retry"], true);
+        assert!(!said.to_string().contains("hidden"), "{said}");
+    };
+    slow(init(secret.clone()).run().await);
+    assert!(!home.home.trust_root().exists());
+
+    server.honest();
+    init(secret.clone()).run().await.expect(0);
+    server.trick("timestamp.json", drip);
+    slow(home.check().run().await);
+    assert_eq!((home.packages(), home.selected()), (vec![], None));
+    assert_eq!(
+        home.state().failed_attempts,
+        1,
+        "it counts as a passing failure"
+    );
+    server.honest();
+    home.check()
+        .arg("--now")
+        .run()
+        .await
+        .answered(0, "installed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_feeds_error_is_not_hidden_by_one_of_writing_it_down() {
+    let feed = TestFeed::new();
+    let home = TestHome::new();
+    feed.pin(&home, &feed.file_url()).await;
+    std::fs::remove_dir_all(feed.path()).unwrap();
+    let state = home.home.update_state_file();
+    std::fs::write(&state, "{ torn").unwrap();
+    let said = home.check().run().await;
+    said.refused(1, "FEED_MISSING", &["timestamp.json"]);
+    for part in ["warning: ", state.to_str().unwrap()] {
+        assert!(said.stderr.contains(part), "{}", said.stderr);
+    }
+    assert_eq!(std::fs::read(&state).unwrap(), b"{ torn");
 }

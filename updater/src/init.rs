@@ -3,7 +3,7 @@
 use staging::home::Home;
 use staging::report::{Exit, Failure, Format, line};
 
-use crate::feed::{self, FeedSettings, RootSource};
+use crate::feed::{self, FeedError, FeedSettings, RootSource};
 use crate::settings::{self, Settings, Written};
 
 /// What `init` was given.
@@ -32,7 +32,17 @@ pub async fn init(home: &Home, options: &Options) -> Result<Exit, Failure> {
     let source: RootSource = options.root.parse()?;
     home.create()?;
     home.check()?;
-    feed::pin_root(home, &source, &options.sha256).await?;
+    let limit = Settings::read(home)?.limits.inactivity;
+    let pinning = feed::pin_root(home, &source, &options.sha256);
+    // It waits for nothing but the bytes: what is cut short here has changed nothing.
+    tokio::time::timeout(limit, pinning)
+        .await
+        .unwrap_or_else(|_| {
+            Err(FeedError::Slow {
+                url: source.to_string(),
+                limit,
+            })
+        })?;
     let written = settings::add(home, &options.feed, &options.channel)?;
     let file = home.config_file();
     match options.format {

@@ -99,8 +99,38 @@ async fn run(home: &Home, options: &Options, answer: &mut Answer) -> Result<(), 
         Ok(None) => Ok(()),
         Err(failure) => Err(failure),
     };
-    remember(home, answer, result.as_ref().err())?;
-    result
+    let written = remember(home, answer, result.as_ref().err());
+    weigh(result, written, answer)
+}
+
+/// What a check ended with weighs more than that it could not be written down: that is only told, unless there is
+/// nothing else to tell. If a job ended well, something was changed: then it must not read as "failed, nothing changed".
+fn weigh(
+    result: Result<(), Failure>,
+    written: Result<(), Failure>,
+    answer: &Answer,
+) -> Result<(), Failure> {
+    let Err(unwritten) = written else {
+        return result;
+    };
+    match (result, &answer.version) {
+        (Err(failure), _) => {
+            note(&format!(
+                "warning: how this check ended could not be written down: {}",
+                unwritten.message
+            ));
+            Err(failure)
+        }
+        (Ok(()), Some(version)) if answer.job.is_some() => Err(Failure {
+            message: format!(
+                "{version} is {}, but that could not be written down: {}",
+                answer.outcome, unwritten.message
+            ),
+            exit: Exit::Unverified,
+            ..unwritten
+        }),
+        (Ok(()), _) => Err(unwritten),
+    }
 }
 
 /// Ends what earlier jobs left unfinished. We hold the updater's lock: none of them still runs.
@@ -170,9 +200,8 @@ impl Update<'_> {
                 format!("{}: {}", failure.code, failure.message),
             ),
         };
-        // What the update ended with weighs more than that it could not be written down.
         let written = journal.record(state, &step, Some(&cause));
-        result.and_then(|()| Ok(written?))
+        weigh(result, written.map_err(Failure::from), answer)
     }
 
     async fn steps(
@@ -383,4 +412,69 @@ pub fn say(options: &Options, text: &str) {
 /// A version, or that there is none.
 pub fn shown(version: Option<&PackageVersion>) -> String {
     version.map_or_else(|| "nothing".to_owned(), ToString::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(code: &str, exit: Exit) -> Failure {
+        Failure::new(code, format!("{code} happened"), exit, false)
+    }
+
+    fn unwritten() -> Result<(), Failure> {
+        Err(Failure::new(
+            "DOCUMENT_WRITE",
+            "disk full",
+            Exit::Failed,
+            true,
+        ))
+    }
+
+    #[test]
+    fn what_really_happened_is_told_even_if_it_cannot_be_written_down() {
+        for exit in [
+            Exit::Failed,
+            Exit::Unverified,
+            Exit::RolledBack,
+            Exit::Deferred,
+            Exit::Configuration,
+        ] {
+            let real = failure("REAL", exit);
+            for job in [None, Some("j".to_owned())] {
+                let answer = Answer {
+                    job,
+                    ..Answer::default()
+                };
+                assert_eq!(
+                    weigh(Err(real.clone()), unwritten(), &answer),
+                    Err(real.clone())
+                );
+                assert_eq!(weigh(Err(real.clone()), Ok(()), &answer), Err(real.clone()));
+                assert_eq!(weigh(Ok(()), Ok(()), &answer), Ok(()));
+            }
+        }
+    }
+
+    #[test]
+    fn a_job_that_ended_well_is_never_taken_for_nothing_changed() {
+        let mut answer = Answer {
+            version: Some(PackageVersion::new(1, 2, 3)),
+            ..Answer::default()
+        };
+        answer.end("upToDate", Exit::Done);
+        assert_eq!(weigh(Ok(()), unwritten(), &answer), unwritten());
+
+        answer.job = Some("j".to_owned());
+        answer.end("updated", Exit::Done);
+        let told = weigh(Ok(()), unwritten(), &answer).unwrap_err();
+        assert_eq!(
+            (told.code.as_str(), told.exit, told.retry),
+            ("DOCUMENT_WRITE", Exit::Unverified, true)
+        );
+        assert_eq!(
+            told.message,
+            "1.2.3 is updated, but that could not be written down: disk full"
+        );
+    }
 }

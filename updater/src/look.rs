@@ -2,7 +2,7 @@
 
 use staging::home::Home;
 use staging::policy::Offer;
-use staging::report::{Exit, Failure};
+use staging::report::{Exit, Failure, Report};
 use staging::{TARGET, clock, package, update_state};
 
 use crate::answer::Answer;
@@ -56,12 +56,21 @@ impl Look<'_> {
             ..
         } = *self;
         let mut feed = Feed::open(self.feed, home)?;
+        let limit = settings.limits.inactivity;
+        let mut failed = None;
         let ask = async || -> Result<Option<Release>, FeedError> {
-            feed.refresh(clock::now()).await?;
-            feed.release(&settings.channel, TARGET).await
+            let asked = ask(&mut feed, &settings.channel).await;
+            failed = asked
+                .as_ref()
+                .err()
+                .map(|error| Failure::from(error as &dyn Report));
+            asked
         };
-        let asked = interrupt.unless(retrying(retry::WITHIN_A_RUN, ask)).await?;
-        let Some(release) = asked else {
+        let asked = tokio::time::timeout(limit, retrying(retry::WITHIN_A_RUN, ask));
+        let asked = interrupt.unless(async { Ok(asked.await) }).await?;
+        // An earlier try that failed says more than that the time ended during the next.
+        let Some(release) = asked.unwrap_or_else(|_| Err(failed.unwrap_or_else(|| self.slow())))?
+        else {
             say(
                 options,
                 &format!("the channel {} has nothing for {TARGET}", settings.channel),
@@ -83,9 +92,9 @@ impl Look<'_> {
             installed: &installed,
         };
         let dead_end = match facts.current() {
-            Some(current) => feed
-                .about(current, TARGET)
-                .await?
+            Some(current) => tokio::time::timeout(limit, feed.about(current, TARGET))
+                .await
+                .map_err(|_| self.slow())??
                 .and_then(|it| it.dead_end),
             None => None,
         };
@@ -142,4 +151,19 @@ impl Look<'_> {
             here,
         }))
     }
+
+    /// A feed that answers all the time and never ends: each read is in time, the whole is not.
+    fn slow(&self) -> Failure {
+        FeedError::Slow {
+            url: self.feed.url.to_string(),
+            limit: self.settings.limits.inactivity,
+        }
+        .into()
+    }
+}
+
+/// Brings the metadata up to date and reads the channel.
+async fn ask(feed: &mut Feed, channel: &str) -> Result<Option<Release>, FeedError> {
+    feed.refresh(clock::now()).await?;
+    feed.release(channel, TARGET).await
 }

@@ -15,6 +15,8 @@ pub const CHANNEL: &str = "stable";
 const INACTIVITY: Duration = Duration::from_secs(120);
 /// Staging in all.
 const HARD: Duration = Duration::from_secs(900);
+/// No configuration comes near this many bytes.
+const MAX_BYTES: u64 = 16 * 1024 * 1024;
 /// The keys of `[update]` that this version knows.
 const KEYS: [&str; 6] = [
     "feed",
@@ -239,14 +241,15 @@ fn quoted(text: &str) -> String {
 }
 
 fn read(file: &Path) -> Result<Option<String>, SettingsError> {
-    match std::fs::read_to_string(file) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(SettingsError::Read {
-            file: file.to_owned(),
-            source,
-        }),
-    }
+    let failed = |source| SettingsError::Read {
+        file: file.to_owned(),
+        source,
+    };
+    staging::files::read_bounded(file, MAX_BYTES)
+        .map_err(failed)?
+        .map(String::from_utf8)
+        .transpose()
+        .map_err(|error| failed(std::io::Error::new(std::io::ErrorKind::InvalidData, error)))
 }
 
 fn table(file: &Path, text: &str) -> Result<toml::Table, SettingsError> {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
+use std::path::Path;
 
 use staging::home::Home;
 use toml::{Table, Value};
@@ -56,17 +57,34 @@ impl Loaded {
 /// [`ConfigError`] naming file, key, value and what is allowed.
 pub fn load(home: &Home, env: &dyn Fn(&str) -> Option<OsString>) -> Result<Loaded, ConfigError> {
     let path = home.config_file();
-    let text = match std::fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-        Err(source) => {
-            return Err(ConfigError::ReadFile {
-                path: path.to_path_buf(),
-                source,
-            });
-        }
-    };
+    let text = read_file(&path).map_err(|source| ConfigError::ReadFile {
+        path: path.clone(),
+        source,
+    })?;
     parse(&text, &path.display().to_string(), env)
+}
+
+/// The longest configuration file, in bytes.
+const MAX_FILE: u64 = 1024 * 1024;
+
+/// The whole file; empty where it is not there. The supervisor reads it in its only loop: a FIFO
+/// there, or a file without end, must not stop it.
+fn read_file(path: &Path) -> io::Result<String> {
+    let bytes = staging::files::read_bounded(path, MAX_FILE)?.unwrap_or_default();
+    String::from_utf8(bytes)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8"))
+}
+
+/// The parser's words and the place, without the line itself: it may hold a secret, and this text is
+/// shown in places that anybody may read.
+fn one_line(error: &toml::de::Error, text: &str) -> String {
+    let what = error.message().lines().collect::<Vec<_>>().join("; ");
+    let Some(before) = error.span().and_then(|span| text.get(..span.start)) else {
+        return what;
+    };
+    let line = before.matches('\n').count() + 1;
+    let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+    format!("line {line}, column {column}: {what}")
 }
 
 /// The pure half of [`load`]: `origin` names the text in messages.
@@ -82,7 +100,7 @@ pub fn parse(
         .parse()
         .map_err(|error: toml::de::Error| ConfigError::ParseFile {
             origin: origin.to_owned(),
-            cause: error.to_string().trim_end().to_owned(),
+            cause: one_line(&error, text),
         })?;
     let mut unknown = Vec::new();
     let mut top = Section::top(origin, table);

@@ -124,7 +124,7 @@ impl<'a> Section<'a> {
         ConfigError::CheckValue {
             origin: self.origin.to_owned(),
             key: self.name(key),
-            value: to_json(value.clone()).to_string(),
+            value: masked(&to_json(value.clone()).to_string()),
             allowed: allowed.to_owned(),
         }
     }
@@ -173,5 +173,62 @@ fn to_json(value: Value) -> serde_json::Value {
         Value::Datetime(time) => time.to_string().into(),
         Value::Array(list) => list.into_iter().map(to_json).collect(),
         Value::Table(table) => table_to_json(table),
+    }
+}
+
+/// A value as it may be shown to anybody: what a URL in it holds before `@` and after `?` is hidden.
+pub(super) fn masked(value: &str) -> String {
+    let mut shown = String::new();
+    let mut rest = value;
+    while let Some(at) = rest.find("://") {
+        let (before, after) = rest.split_at(at + 3);
+        shown.push_str(before);
+        let end = after.find(['"', ' ', ',']).unwrap_or(after.len());
+        let (url, further) = after.split_at(end);
+        let (url, query) = url
+            .split_once('?')
+            .map_or((url, ""), |(url, _)| (url, "?…"));
+        let authority = url.find('/').unwrap_or(url.len());
+        match url[..authority].rfind('@') {
+            Some(user) => {
+                shown.push_str("…@");
+                shown.push_str(&url[user + 1..]);
+            }
+            None => shown.push_str(url),
+        }
+        shown.push_str(query);
+        rest = further;
+    }
+    shown.push_str(rest);
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::masked;
+
+    #[test]
+    fn what_a_url_holds_in_secret_is_hidden_wherever_it_stands() {
+        for (written, shown) in [
+            (
+                r#""https://me:sk-1@api.example/v1""#,
+                r#""https://…@api.example/v1""#,
+            ),
+            (
+                r#""https://api.example/v1?key=sk-1&x=2""#,
+                r#""https://api.example/v1?…""#,
+            ),
+            (
+                r#"["http://a:b@c","http://d?e"]"#,
+                r#"["http://…@c","http://d?…"]"#,
+            ),
+            (
+                r#""http://127.0.0.1:8787/a@b""#,
+                r#""http://127.0.0.1:8787/a@b""#,
+            ),
+            ("42", "42"),
+        ] {
+            assert_eq!(masked(written), shown);
+        }
     }
 }

@@ -34,8 +34,14 @@ pub enum Failure {
     ConnectTimeout,
     /// The upstream closed the connection, or broke the protocol, before it answered.
     NoAnswer,
+    /// What the upstream answered is no HTTP, or its head is too large.
+    BadAnswer,
     /// The upstream did not answer in time.
     AnswerTimeout,
+    /// The client's own body broke off or is no body.
+    BadBody,
+    /// The body has a transfer coding besides `chunked`, which cannot be passed on as it is.
+    UnknownCoding,
     /// The request asks for a protocol switch or a tunnel, which this version does not do.
     NoTunnel,
 }
@@ -45,9 +51,10 @@ impl Failure {
     #[must_use]
     pub const fn status(self) -> u16 {
         match self {
-            Self::Unreachable | Self::NoAnswer => 502,
+            Self::Unreachable | Self::NoAnswer | Self::BadAnswer => 502,
+            Self::BadBody => 400,
             Self::ConnectTimeout | Self::AnswerTimeout => 504,
-            Self::NoTunnel => 501,
+            Self::NoTunnel | Self::UnknownCoding => 501,
         }
     }
 
@@ -59,6 +66,9 @@ impl Failure {
             Self::ConnectTimeout => "upstream_connect_timeout",
             Self::NoAnswer => "upstream_no_answer",
             Self::AnswerTimeout => "upstream_answer_timeout",
+            Self::BadAnswer => "upstream_bad_answer",
+            Self::BadBody => "request_body_broken",
+            Self::UnknownCoding => "transfer_coding_not_supported",
             Self::NoTunnel => "upgrade_not_supported",
         }
     }
@@ -66,7 +76,7 @@ impl Failure {
     /// Whether it counts as a failure to serve; a request that nobody could serve does not.
     #[must_use]
     pub const fn is_failure_to_serve(self) -> bool {
-        !matches!(self, Self::NoTunnel)
+        !matches!(self, Self::NoTunnel | Self::BadBody | Self::UnknownCoding)
     }
 }
 
@@ -149,6 +159,14 @@ pub fn failure(shape: Shape, failure: Failure, upstream: &str) -> LocalAnswer {
             format!("rollproxy could not connect to upstream {upstream} in time")
         }
         Failure::NoAnswer => format!("upstream {upstream} closed the connection without an answer"),
+        Failure::BadAnswer => format!(
+            "upstream {upstream} answered with something that is no HTTP answer, or with a head that is too large"
+        ),
+        Failure::BadBody => "the request's body broke off, or its framing is wrong".to_owned(),
+        Failure::UnknownCoding => {
+            "rollproxy knows no transfer coding besides chunked; send the body without it"
+                .to_owned()
+        }
         Failure::AnswerTimeout => format!("upstream {upstream} did not answer in time"),
         Failure::NoTunnel => "rollproxy does not switch protocols or open tunnels".to_owned(),
     };

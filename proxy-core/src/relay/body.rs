@@ -1,6 +1,6 @@
 //! What flows through an exchange: the client's body on its way up, the upstream's on its way down.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -32,7 +32,10 @@ pub(super) struct RequestBody {
 
 /// Where an unfinished request body is kept, so that it can be read to its end before an error is answered.
 #[derive(Clone, Default)]
-pub(super) struct LeftOver(Rc<RefCell<Option<Incoming>>>);
+pub(super) struct LeftOver {
+    incoming: Rc<RefCell<Option<Incoming>>>,
+    is_broken: Rc<Cell<bool>>,
+}
 
 impl RequestBody {
     pub(super) fn new(incoming: Incoming) -> (Self, LeftOver) {
@@ -56,7 +59,13 @@ impl Body for RequestBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         match &mut self.incoming {
-            Some(incoming) => Pin::new(incoming).poll_frame(cx),
+            Some(incoming) => {
+                let frame = ready!(Pin::new(incoming).poll_frame(cx));
+                if matches!(frame, Some(Err(_))) {
+                    self.left_over.is_broken.set(true);
+                }
+                Poll::Ready(frame)
+            }
             None => Poll::Ready(None),
         }
     }
@@ -79,7 +88,7 @@ impl Drop for RequestBody {
             .take()
             .filter(|incoming| !incoming.is_end_stream())
         {
-            self.left_over.0.replace(Some(incoming));
+            self.left_over.incoming.replace(Some(incoming));
         }
     }
 }
@@ -87,7 +96,15 @@ impl Drop for RequestBody {
 impl LeftOver {
     /// Keeps a whole body that never left.
     pub(super) fn of(incoming: Incoming) -> Self {
-        Self(Rc::new(RefCell::new(Some(incoming))))
+        Self {
+            incoming: Rc::new(RefCell::new(Some(incoming))),
+            is_broken: Rc::default(),
+        }
+    }
+
+    /// Whether the client's body broke off, or was no body.
+    pub(super) fn is_broken(&self) -> bool {
+        self.is_broken.get()
     }
 
     /// Reads what is left and forgets it, within bounds. Many clients read no answer before they have sent their whole
@@ -95,7 +112,7 @@ impl LeftOver {
     pub(super) async fn discard(self) {
         const AT_MOST: usize = 64 * 1024 * 1024;
         const FOR_AT_MOST: Duration = Duration::from_secs(10);
-        let Some(mut incoming) = self.0.take() else {
+        let Some(mut incoming) = self.incoming.take() else {
             return;
         };
         let reading = async {

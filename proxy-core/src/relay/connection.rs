@@ -24,8 +24,11 @@ use super::{Drain, Phase};
 
 /// The longest request line and fields together; more is answered 431.
 const HEAD_LIMIT: usize = 64 * 1024;
-/// The most fields in a request; more is answered 431.
-const FIELD_LIMIT: usize = 256;
+/// The most fields in a request; more is answered 431. An upstream's answer may have as many.
+pub(super) const FIELD_LIMIT: usize = 256;
+
+/// How long a drain that closes waits for the first request of a connection.
+const FIRST_REQUEST: Duration = Duration::from_secs(1);
 
 const TIMED_OUT: &[u8] =
     b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
@@ -92,8 +95,8 @@ pub(super) async fn serve(thread: &Rc<Thread>, socket: OwnedFd) {
                     Phase::Draining(_) if drain.is_some() => {}
                     Phase::Draining(asked) => {
                         if matches!(asked, Drain::Close) {
-                            if standing.expects_request() {
-                                grace.as_mut().reset(Instant::now() + thread.head_timeout);
+                            if let Some(wait) = standing.expects_request(thread.head_timeout) {
+                                grace.as_mut().reset(Instant::now() + wait);
                             } else {
                                 closing = true;
                                 Pin::new(&mut connection).graceful_shutdown();
@@ -218,9 +221,17 @@ impl Standing {
         self.socket.forget_reads();
     }
 
-    /// Whether closing now would most likely cut a request: one never came on this connection, or has begun to.
-    fn expects_request(&self) -> bool {
-        !self.busy.get() && (!self.used.get() || self.socket.has_read() || self.socket.has_unread())
+    /// How long a request is waited for before closing: one that has begun to arrive as long as a head
+    /// may take; on a connection that never had one just a moment, for it may be one that another
+    /// worker gave back and that stays idle for hours.
+    fn expects_request(&self, head_timeout: Duration) -> Option<Duration> {
+        if self.busy.get() {
+            None
+        } else if self.socket.has_read() || self.socket.has_unread() {
+            Some(head_timeout)
+        } else {
+            (!self.used.get()).then_some(FIRST_REQUEST.min(head_timeout))
+        }
     }
 
     /// Between two exchanges, or before the first: nothing of a request was read, nothing of an answer is unwritten.

@@ -46,6 +46,11 @@ pub(super) async fn exchange(
     match thread.upstreams.send(forward.target, request).await {
         Ok((answer, lease)) => Ok(downward(answer, lease, &forward, in_flight)),
         Err(failure) => {
+            let failure = match left_over.is_broken() {
+                // The upstream is not to blame for a body that we could not give it.
+                true => Failure::BadBody,
+                false => failure,
+            };
             if !expects {
                 left_over.discard().await;
             }
@@ -70,6 +75,13 @@ fn decide<'a>(thread: &'a Thread, head: &Parts) -> Decision<'a> {
     };
     if head.method == Method::CONNECT || headers::wants_upgrade(&head.headers) {
         return Decision::Answer(answers::failure(Shape::of(&ask), Failure::NoTunnel, ""));
+    }
+    if headers::has_other_coding(&head.headers) {
+        return Decision::Answer(answers::failure(
+            Shape::of(&ask),
+            Failure::UnknownCoding,
+            "",
+        ));
     }
     thread.gateway.decide(&ask)
 }

@@ -40,6 +40,12 @@ pub(super) fn wants_upgrade(fields: &HeaderMap) -> bool {
         && tokens(fields, &UPGRADE).any(|protocol| !protocol.eq_ignore_ascii_case("h2c"))
 }
 
+/// Whether the body has a transfer coding besides `chunked`. Codings end here, so one that is not
+/// undone here would reach the upstream as something else than was meant.
+pub(super) fn has_other_coding(fields: &HeaderMap) -> bool {
+    tokens(fields, &TRANSFER_ENCODING).any(|coding| !coding.eq_ignore_ascii_case("chunked"))
+}
+
 /// The names that `Connection` lists.
 fn nominated(fields: &HeaderMap) -> impl Iterator<Item = &str> {
     tokens(fields, &CONNECTION)

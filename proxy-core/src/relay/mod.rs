@@ -2,8 +2,8 @@
 //!
 //! The face is [`Relay`]: adopt a socket, and it is served until its end. What becomes of a request is asked of the
 //! [`Gateway`]; who gives us sockets, and why we drain, is nobody's business here. Behind the face stands hyper for now;
-//! the walk of one request is [`connection`] (the socket's life), [`exchange`] (one request and its answer), [`upstream`]
-//! (the other side) and [`body`] (what flows between them).
+//! the walk of one request is `connection` (the socket's life), `exchange` (one request and its answer), `upstream`
+//! (the other side) and `body` (what flows between them).
 
 mod body;
 mod connection;

@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
 use super::body::RequestBody;
+use super::connection::FIELD_LIMIT;
 use super::pool::{Lease, Link, Pool};
 use super::tls::Tls;
 use crate::gateway::Target;
@@ -106,6 +107,7 @@ impl Upstreams {
         };
         let (sender, driver) = Builder::new()
             .preserve_header_case(true)
+            .max_headers(FIELD_LIMIT)
             .handshake(TokioIo::new(stream))
             .await
             .map_err(|error| error.to_string())?;
@@ -129,8 +131,12 @@ async fn attempt(lease: &mut Lease, target: &Target, request: Request<RequestBod
         Err(mut error) => match error.take_message() {
             Some(unsent) => Attempt::NeverSent(unsent),
             None => {
-                tracing::warn!(upstream = target.name, cause = %error.error(), "no answer from the upstream");
-                Attempt::Failed(Failure::NoAnswer)
+                let cause = error.error();
+                tracing::warn!(upstream = target.name, %cause, "no answer from the upstream");
+                Attempt::Failed(match cause.is_parse() || cause.is_parse_too_large() {
+                    true => Failure::BadAnswer,
+                    false => Failure::NoAnswer,
+                })
             }
         },
     }

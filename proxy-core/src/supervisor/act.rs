@@ -223,7 +223,7 @@ impl Supervisor {
         });
     }
 
-    fn conclude(&mut self, conclusion: Conclusion) {
+    fn conclude(&mut self, mut conclusion: Conclusion) {
         if let Some(why) = &conclusion.why {
             self.remember_failure(format!(
                 "{}: rollout {} to {}: {why}",
@@ -240,6 +240,9 @@ impl Supervisor {
             self.machine.configure(settings(rollout));
             self.queue
                 .configure(rollout.queue_limit, rollout.queue_timeout);
+        }
+        if conclusion.verdict == Outcome::Kept && conclusion.note.is_none() {
+            conclusion.note = self.rollouts.note(conclusion.rollout);
         }
         let Some(request) = self.rollouts.request(conclusion.rollout).cloned() else {
             return;

@@ -23,8 +23,8 @@ use super::rollouts::Lines;
 /// The longest request body, in bytes.
 const MAX_BODY: usize = 64 * 1024;
 
-/// How long a client may take to send its request's head.
-const HEAD_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
+/// How long a client may take to send its request's head, and again for its body.
+const REQUEST_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// What the socket asks of the main loop.
 pub enum Command {
@@ -116,7 +116,7 @@ async fn serve_connection(stream: UnixStream, door: Door) {
     });
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
+        .header_read_timeout(REQUEST_TIMEOUT)
         .serve_connection(TokioIo::new(stream), service)
         .await;
     if let Err(error) = served {
@@ -152,9 +152,14 @@ async fn status(door: &Door) -> Result<Status, Failure> {
 }
 
 async fn roll(request: Request<Incoming>, door: &Door) -> Result<Answer, Failure> {
-    let body = Limited::new(request.into_body(), MAX_BODY)
-        .collect()
+    let body = Limited::new(request.into_body(), MAX_BODY).collect();
+    let body = tokio::time::timeout(REQUEST_TIMEOUT, body)
         .await
+        .map_err(|_| {
+            bad_request(format!(
+                "the request's body did not come within {REQUEST_TIMEOUT:?}"
+            ))
+        })?
         .map_err(|error| bad_request(format!("the request's body cannot be read: {error}")))?;
     let wanted: RolloutRequest = serde_json::from_slice(&body.to_bytes())
         .map_err(|error| bad_request(format!("the request is no rollout request: {error}")))?;

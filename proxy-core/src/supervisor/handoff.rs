@@ -19,15 +19,26 @@ const RETRY: Duration = Duration::from_millis(2);
 pub(super) const DEATH_FOLLOWS: Duration = Duration::from_millis(200);
 
 impl Supervisor {
-    /// Whether connections are taken out of the kernel's backlog now. While somebody serves, a full
-    /// queue is back-pressure; only when nobody does is it refused, and that is counted.
-    pub(super) fn accepts_now(&self) -> bool {
-        let pauses =
-            self.accept_again_at.is_some() || self.retry_at.is_some() && self.queue.is_full();
-        if self.machine.is_stopping() || pauses {
-            return false;
+    /// How many connections may be taken out of the kernel's backlog now. While somebody serves, a full
+    /// queue is back-pressure; only when nobody does is a client refused for it, and that is counted.
+    ///
+    /// What the backlog holds costs no descriptor. The ones kept back are what a recovery, the control
+    /// socket and the clerk need.
+    pub(super) fn accept_room(&self) -> usize {
+        if self.machine.is_stopping() || self.accept_again_at.is_some() {
+            return 0;
         }
-        !(self.queue.is_full() && self.machine.active().is_some())
+        let budget = self.socket_budget.saturating_sub(self.sockets_held());
+        match self.machine.active() {
+            Some(_) => budget.min(self.queue.room()),
+            None => budget,
+        }
+    }
+
+    /// Descriptors of clients that are open in this process.
+    fn sockets_held(&self) -> usize {
+        let under_way: usize = self.links.values().map(|link| link.transfers.len()).sum();
+        self.queue.len() + under_way
     }
 
     /// A client connected.
@@ -75,7 +86,10 @@ impl Supervisor {
             return;
         };
         match link.transfers.owned(id) {
-            Ok(socket) => drop(socket),
+            Ok(socket) => {
+                drop(socket);
+                link.took();
+            }
             Err(out_of_turn) => {
                 self.counters.dropped_messages += 1;
                 tracing::debug!(generation, id, ?out_of_turn, "socket-owned");
@@ -90,12 +104,12 @@ impl Supervisor {
         };
         if let Ok(waiting) = link.transfers.refused(id) {
             let now = Moment::now();
+            link.refused(now);
             tracing::debug!(generation, id, reason, "socket-refused");
             if waiting.until <= now {
                 return self.reject(waiting.socket);
             }
             self.queue.push_back_in_front(waiting);
-            self.retry_at = Some(now + RETRY);
         }
     }
 
@@ -139,6 +153,9 @@ impl Supervisor {
             }
         }
         for link in self.links.values_mut() {
+            if link.pause.is_some_and(|at| at <= now) {
+                link.pause = None;
+            }
             if link.flush() {
                 self.retry_at.get_or_insert(now + RETRY);
             }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use crate::channel::{
     Addressee, Channel, Datagram, SendFailure, ToSupervisor, ToWorker, decode, encode,
@@ -16,6 +17,9 @@ use super::transfer::Transfers;
 
 /// Messages handled before anything else gets a turn.
 const MESSAGES_A_TURN: usize = 256;
+
+/// How long a worker that refused a socket gets no other; doubled up to 256 ms while it goes on.
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
 
 /// What a worker last said it has in hand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -51,6 +55,9 @@ pub struct Link {
     /// When its channel ended. The kernel closes a dying process's channel a moment before its pidfd
     /// tells, so the end of a channel is believed to be all there is only after a while.
     pub closed_at: Option<Moment>,
+    /// It refused a socket: until when it gets no other, and how often in a row that was so.
+    pub pause: Option<Moment>,
+    refusals: u32,
     channel: Option<Channel>,
     outbox: VecDeque<Vec<u8>>,
 }
@@ -83,6 +90,8 @@ impl Link {
             load: Load::default(),
             stalled: false,
             closed_at: None,
+            pause: None,
+            refusals: 0,
             channel: Some(channel),
             outbox: VecDeque::new(),
         }
@@ -118,9 +127,25 @@ impl Link {
         false
     }
 
+    /// It refused a socket: the next one waits a little, longer each time.
+    pub fn refused(&mut self, now: Moment) {
+        if self.pause.is_none() {
+            let wait = FIRST_PAUSE * 2_u32.pow(self.refusals.min(7));
+            self.pause = Some(now + wait);
+            self.refusals += 1;
+        }
+    }
+
+    /// It took a socket: it may have the next at once.
+    pub fn took(&mut self) {
+        self.pause = None;
+        self.refusals = 0;
+    }
+
     /// Whether a socket may be offered now.
     pub fn takes_offers(&self) -> bool {
         !self.stalled
+            && self.pause.is_none()
             && self.channel.is_some()
             && self.outbox.is_empty()
             && self.transfers.has_credit()

@@ -84,9 +84,14 @@ impl<T> Queue<T> {
         self.waiting.iter().map(|waiting| waiting.until).min()
     }
 
+    /// How many more may line up.
+    pub fn room(&self) -> usize {
+        self.limit.saturating_sub(self.waiting.len())
+    }
+
     /// No room for another.
     pub fn is_full(&self) -> bool {
-        self.waiting.len() >= self.limit
+        self.room() == 0
     }
 
     /// How many wait.

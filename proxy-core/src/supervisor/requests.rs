@@ -112,6 +112,7 @@ impl Supervisor {
         if request.pin.is_some() && self.runs_already(&target) {
             return Ok(self.keep_as_it_is(request, target));
         }
+        let listen_note = self.listen_note(&snapshot);
         self.snapshots.insert(snapshot.digest.clone(), snapshot);
         let by = request.by;
         match self
@@ -121,6 +122,10 @@ impl Supervisor {
             Answer::Started(id) => {
                 tracing::info!(rollout = id, %version, ?by, "rollout");
                 self.rollouts.begin(id, version, request);
+                if let Some(note) = listen_note {
+                    tracing::warn!("{note}");
+                    self.rollouts.set_note(id, note);
+                }
                 Ok(id)
             }
             Answer::Joined(id) => {
@@ -198,6 +203,14 @@ impl Supervisor {
         Snapshot::seal(loaded.config)
             .map(Rc::new)
             .map_err(|error| Failure::new("SYSTEM", error.to_string(), Exit::Failed, true))
+    }
+
+    /// The listeners are the supervisor's own: another generation does not change them.
+    fn listen_note(&self, wanted: &Snapshot) -> Option<String> {
+        (wanted.config.server.listen != self.bound).then(|| {
+            "[server] listen was changed: that takes effect when the supervisor is started anew; everything else has"
+                .to_owned()
+        })
     }
 
     fn runs_already(&self, target: &Target) -> bool {

@@ -18,6 +18,8 @@ pub type Lines = mpsc::UnboundedReceiver<Line>;
 struct Entry {
     record: RolloutRecord,
     request: RolloutRequest,
+    /// What whoever asked should know about a verdict of `kept`.
+    note: Option<String>,
     waiting: Vec<mpsc::UnboundedSender<Line>>,
 }
 
@@ -45,6 +47,7 @@ impl Rollouts {
             Entry {
                 record,
                 request,
+                note: None,
                 waiting: Vec::new(),
             },
         );
@@ -113,6 +116,18 @@ impl Rollouts {
         for waiting in entry.waiting.drain(..) {
             let _ = waiting.send(Line::Verdict(verdict.clone()));
         }
+    }
+
+    /// Something that whoever asked should know once it is kept.
+    pub fn set_note(&mut self, id: RolloutId, note: String) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.note = Some(note);
+        }
+    }
+
+    /// What [`Self::set_note`] said.
+    pub fn note(&self, id: RolloutId) -> Option<String> {
+        self.entries.get(&id)?.note.clone()
     }
 
     /// What was asked for.

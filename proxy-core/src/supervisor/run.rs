@@ -157,6 +157,7 @@ impl Supervisor {
             origin,
             since,
             started,
+            bound: config.config.server.listen.clone(),
             config,
             machine,
             effects,
@@ -168,6 +169,7 @@ impl Supervisor {
             last_failure: None,
             clerk,
             retry_at: None,
+            socket_budget: socket_budget(),
             accept_again_at: None,
             pending_was_looked_at: false,
             changes,
@@ -276,18 +278,20 @@ impl Supervisor {
         while let Poll::Ready(Some(command)) = self.commands.poll_recv(context) {
             woken.commands.push(command);
         }
-        if self.accepts_now() {
-            for listener in &self.listeners {
-                for _ in 0..ACCEPTS_A_TURN {
-                    match listener.poll_accept(context) {
-                        Poll::Ready(Ok(socket)) => woken.accepted.push(socket),
-                        Poll::Ready(Err(error)) => {
-                            tracing::warn!(%error, "cannot accept; trying again soon");
-                            woken.accept_failed = true;
-                            break;
-                        }
-                        Poll::Pending => break,
+        let mut room = self.accept_room();
+        for listener in &self.listeners {
+            for _ in 0..room.min(ACCEPTS_A_TURN) {
+                match listener.poll_accept(context) {
+                    Poll::Ready(Ok(socket)) => {
+                        woken.accepted.push(socket);
+                        room -= 1;
                     }
+                    Poll::Ready(Err(error)) => {
+                        tracing::warn!(%error, "cannot accept; trying again soon");
+                        woken.accept_failed = true;
+                        break;
+                    }
+                    Poll::Pending => break,
                 }
             }
         }
@@ -303,7 +307,7 @@ impl Supervisor {
                 link.transfers.next_deadline()
             };
             let closed = link.closed_at.map(|at| at + DEATH_FOLLOWS);
-            [answer, closed, link.liveness.next_deadline()]
+            [answer, closed, link.pause, link.liveness.next_deadline()]
         });
         let turn_away = match self.machine.active() {
             Some(_) => None,
@@ -365,6 +369,14 @@ fn listen(config: &Config) -> Result<Vec<Listener>, SupervisorError> {
         .into()),
         _ => Ok(listeners),
     }
+}
+
+/// All but a reserve: for channels, pidfds, the control socket's clients, files being written.
+fn socket_budget() -> usize {
+    use rustix::process::{Resource, getrlimit};
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let budget = limit - (limit / 2).min(128);
+    usize::try_from(budget).unwrap_or(usize::MAX)
 }
 
 /// Streams are descriptors: takes as many as this host allows. Workers inherit it.

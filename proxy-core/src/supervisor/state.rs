@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Sleep;
 
 use crate::clock::Moment;
+use crate::config::ListenAddress;
 
 use super::api::Command;
 use super::clerk::{Clerk, Filed};
@@ -56,11 +57,15 @@ pub(super) struct Supervisor {
     pub(super) queue: Queue<OwnedFd>,
     pub(super) listeners: Vec<Listener>,
     pub(super) addresses: Vec<String>,
+    /// What the listeners were asked for.
+    pub(super) bound: Vec<ListenAddress>,
     pub(super) rollouts: Rollouts,
     pub(super) counters: Counters,
     pub(super) last_failure: Option<String>,
     pub(super) clerk: Clerk,
     pub(super) retry_at: Option<Moment>,
+    /// How many clients' descriptors this process may hold at a time.
+    pub(super) socket_budget: usize,
     /// Until when nothing is accepted: the system had no descriptor left.
     pub(super) accept_again_at: Option<Moment>,
     pub(super) pending_was_looked_at: bool,

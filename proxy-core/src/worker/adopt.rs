@@ -23,8 +23,10 @@ pub struct Adoptions {
 
 impl Adoptions {
     /// A `socket` message came, with or without its descriptor.
-    pub fn offered(&mut self, id: Id, socket: Option<OwnedFd>) -> Offer {
-        let Some(socket) = socket else {
+    ///
+    /// `has_room` says whether descriptors are left for it and for what its requests will need.
+    pub fn offered(&mut self, id: Id, socket: Option<OwnedFd>, has_room: bool) -> Offer {
+        let Some(socket) = socket.filter(|_| has_room) else {
             return Offer::Refused("no descriptors left");
         };
         if self.draining {
@@ -32,6 +34,11 @@ impl Adoptions {
         }
         self.held.insert(id, socket);
         Offer::Accepted
+    }
+
+    /// How many wait for their commit.
+    pub fn held(&self) -> usize {
+        self.held.len()
     }
 
     /// The supervisor decided about an accepted socket: it is handed out once.
@@ -61,9 +68,12 @@ mod tests {
     #[test]
     fn what_was_accepted_before_a_drain_is_still_committed_and_only_once() {
         let mut adoptions = Adoptions::default();
-        assert_eq!(adoptions.offered(1, socket()), Offer::Accepted);
+        assert_eq!(adoptions.offered(1, socket(), true), Offer::Accepted);
         adoptions.drain();
-        assert_eq!(adoptions.offered(2, socket()), Offer::Refused("draining"));
+        assert_eq!(
+            adoptions.offered(2, socket(), true),
+            Offer::Refused("draining")
+        );
         assert!(!adoptions.is_over());
         assert!(adoptions.committed(1).is_some());
         assert!(adoptions.committed(1).is_none());
@@ -72,10 +82,20 @@ mod tests {
     }
 
     #[test]
+    fn a_socket_without_room_for_its_upstream_is_refused() {
+        let mut adoptions = Adoptions::default();
+        assert_eq!(
+            adoptions.offered(1, socket(), false),
+            Offer::Refused("no descriptors left")
+        );
+        assert_eq!(adoptions.held(), 0);
+    }
+
+    #[test]
     fn a_message_whose_descriptor_was_lost_is_refused() {
         let mut adoptions = Adoptions::default();
         assert_eq!(
-            adoptions.offered(1, None),
+            adoptions.offered(1, None, true),
             Offer::Refused("no descriptors left")
         );
         adoptions.drain();

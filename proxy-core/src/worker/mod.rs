@@ -99,6 +99,8 @@ struct Worker {
 
 /// What messages of the supervisor act on.
 struct Duties {
+    /// How many this process may have open.
+    descriptors: u64,
     relay: Relay,
     vitals: Arc<WorkerVitals>,
     adoptions: Adoptions,
@@ -148,6 +150,9 @@ impl Worker {
 
         let (give_back, mut returns) = mpsc::unbounded_channel();
         let mut duties = Duties {
+            descriptors: rustix::process::getrlimit(rustix::process::Resource::Nofile)
+                .current
+                .unwrap_or(u64::MAX),
             relay,
             vitals,
             adoptions: Adoptions::default(),
@@ -203,6 +208,7 @@ impl Worker {
 
     async fn obey(&mut self, datagram: Datagram, duties: &mut Duties) -> Obeyed {
         let Duties {
+            descriptors,
             relay,
             vitals,
             adoptions,
@@ -232,7 +238,11 @@ impl Worker {
             }
             ToWorker::Shutdown => return Obeyed::Shutdown,
             ToWorker::Ping { id } => self.say(&ToSupervisor::Pong { id }).await,
-            ToWorker::Socket { id } => match adoptions.offered(id, datagram.descriptor) {
+            ToWorker::Socket { id } => match adoptions.offered(
+                id,
+                datagram.descriptor,
+                has_room(*descriptors, relay.load().connections, adoptions.held()),
+            ) {
                 Offer::Accepted => self.say(&ToSupervisor::SocketAccepted { id }).await,
                 Offer::Refused(reason) => {
                     self.say(&ToSupervisor::SocketRefused {
@@ -308,6 +318,30 @@ fn read_config(config: OwnedFd) -> Result<Config, Trouble> {
     Config::from_snapshot(&bytes).map_err(|e| trouble(e.to_string()))
 }
 
+/// Whether one more connection leaves descriptors for the upstream of each, and some for the rest. A
+/// socket that is refused waits its turn in the supervisor's queue; one that is taken without room for
+/// its upstream could only be answered with an error.
+fn has_room(limit: u64, connections: u64, held: usize) -> bool {
+    let reserve = (limit / 4).min(64);
+    let taken = connections.saturating_add(held as u64).saturating_mul(2);
+    taken + 2 + reserve <= limit
+}
+
 fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_keeps_a_descriptor_for_each_upstream_and_some_for_the_rest() {
+        assert!(has_room(1024, 478, 0));
+        assert!(!has_room(1024, 480, 0));
+        assert!(!has_room(1024, 400, 80));
+        assert!(has_room(40, 10, 0));
+        assert!(!has_room(40, 15, 0));
+        assert!(has_room(u64::MAX, 1_000_000, 64));
+    }
 }

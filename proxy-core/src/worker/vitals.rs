@@ -57,9 +57,15 @@ impl Vitals for WorkerVitals {
     /// Our own figures, and the supervisor's last snapshot as it lies on disk.
     fn status(&self) -> serde_json::Value {
         let load = self.relay.get().map(Relay::load).unwrap_or_default();
-        let supervisor = std::fs::read(self.home.snapshot_file())
+        let mut supervisor = std::fs::read(self.home.snapshot_file())
             .ok()
             .and_then(|bytes| serde_json::from_slice::<serde_json::Value>(&bytes).ok());
+        if let Some(serde_json::Value::Object(fields)) = &mut supervisor {
+            // For whoever may use the control socket, not for whoever reaches the port.
+            for private in ["nonce", "home"] {
+                fields.remove(private);
+            }
+        }
         serde_json::json!({
             "schema": 1,
             "workerVersion": self.version,

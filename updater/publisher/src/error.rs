@@ -54,6 +54,16 @@ pub enum PublishError {
         /// Its permission bits.
         mode: u32,
     },
+    /// A keys folder in which others can replace keys.
+    #[error(
+        "the keys folder {path} can be changed by others (mode {mode:04o}); run `chmod go-w {path}`, and look whether every key in it is still yours"
+    )]
+    KeysExposed {
+        /// The keys folder.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
     /// A file that is no usable ed25519 key.
     #[error("{path} is not an ed25519 private key in PKCS#8 DER; restore it from its backup")]
     KeyUnusable {
@@ -216,6 +226,7 @@ impl Report for PublishError {
             Self::FeedMissing { .. } => "FEED_MISSING",
             Self::Busy { .. } => "PUBLISHER_BUSY",
             Self::KeyExposed { .. } => "KEY_EXPOSED",
+            Self::KeysExposed { .. } => "KEYS_EXPOSED",
             Self::KeyUnusable { .. } => "KEY_UNUSABLE",
             Self::KeyGeneration { .. } => "KEY_GENERATION",
             Self::KeyMissing { .. } => "KEY_MISSING",
@@ -239,6 +250,7 @@ impl Report for PublishError {
         match self {
             Self::KeysInsideFeed { .. }
             | Self::KeyExposed { .. }
+            | Self::KeysExposed { .. }
             | Self::KeyUnusable { .. }
             | Self::KeyMissing { .. } => Exit::Configuration,
             Self::Name { .. } | Self::Expiry { .. } => Exit::Usage,

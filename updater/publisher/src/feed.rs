@@ -97,6 +97,7 @@ impl Feed {
                 feed: place.feed.clone(),
             });
         }
+        keys::refuse_writable(&place.keys)?;
         let lock = PublisherLock::acquire(&place.keys)?;
         let keys = Keys::read(&place.keys)?;
 

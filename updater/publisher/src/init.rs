@@ -67,6 +67,7 @@ pub fn init(place: &Place, how: &Init) -> Result<Initialised, PublishError> {
         });
     }
     disk::make_folder(&place.keys, 0o700)?;
+    keys::refuse_writable(&place.keys)?;
     let lock = PublisherLock::acquire(&place.keys)?;
     disk::make_folder(&folder.metadata(), 0o755)?;
     disk::make_folder(&place.feed.join("targets"), 0o755)?;

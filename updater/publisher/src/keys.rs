@@ -145,6 +145,19 @@ pub(crate) fn refuse_inside_feed(place: &Place) -> Result<(), PublishError> {
     Ok(())
 }
 
+/// Refuses a keys folder in which others can put, replace or remove keys.
+pub(crate) fn refuse_writable(folder: &Path) -> Result<(), PublishError> {
+    let about = fs::metadata(folder).map_err(|e| PublishError::read(folder, e))?;
+    let mode = about.permissions().mode() & 0o7777;
+    if mode & 0o022 != 0 {
+        return Err(PublishError::KeysExposed {
+            path: folder.to_owned(),
+            mode,
+        });
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -109,6 +109,55 @@ fn failures_have_codes_and_exits() {
 }
 
 #[test]
+fn a_keys_folder_that_others_can_change_is_refused_until_it_is_mended() {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let keys = folder.join("keys");
+    let set = |mode| std::fs::set_permissions(&keys, Permissions::from_mode(mode)).unwrap();
+    let refused = |command: &str, mode: &str| {
+        let output = publish(folder, &with_place(&[command], &["--format", "json"]));
+        assert_eq!(output.status.code(), Some(78), "{command}: {output:?}");
+        let error = &json(&output)["error"];
+        assert_eq!(error["code"], "KEYS_EXPOSED");
+        let message = error["message"].as_str().unwrap();
+        for part in [mode, "`chmod go-w keys`"] {
+            assert!(message.contains(part), "{message}");
+        }
+    };
+    std::fs::create_dir(&keys).unwrap();
+    set(0o770);
+    refused("init", "0770");
+    assert_eq!(std::fs::read_dir(&keys).unwrap().count(), 0);
+    assert!(!folder.join("feed").exists());
+
+    set(0o755);
+    assert!(
+        publish(folder, &with_place(&["init"], &[]))
+            .status
+            .success()
+    );
+    let served = || std::fs::read(folder.join("feed/metadata/timestamp.json")).unwrap();
+    let before = served();
+    for (mode, shown) in [(0o720, "0720"), (0o702, "0702"), (0o1777, "1777")] {
+        set(mode);
+        refused("refresh", shown);
+        assert_eq!(served(), before);
+    }
+    let mended = std::process::Command::new("chmod")
+        .args(["go-w", "keys"])
+        .current_dir(folder)
+        .status();
+    assert!(mended.unwrap().success());
+    assert!(
+        publish(folder, &with_place(&["refresh"], &[]))
+            .status
+            .success()
+    );
+}
+
+#[test]
 fn every_command_explains_itself_with_an_example() {
     let folder = tempfile::tempdir().unwrap();
     for arguments in [

@@ -3,6 +3,7 @@
 //! Messages never hold bytes that came from the network unverified, nor credentials.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use sigstore_tuf::Error as Tuf;
@@ -89,6 +90,16 @@ pub enum FeedError {
         url: String,
         /// In a few words of ours.
         reason: String,
+    },
+    /// It answers, but so slowly that it could hold a check for ever.
+    #[error(
+        "{url} was not read to the end within {limit:?}; see what slows the feed down, or allow more in update.inactivity_timeout"
+    )]
+    Slow {
+        /// The feed, or the file that was asked for, without credentials.
+        url: String,
+        /// The time it had in all.
+        limit: Duration,
     },
     /// An HTTP status that is no answer.
     #[error("the feed answered {status} for {url}; {advice}")]
@@ -375,6 +386,7 @@ impl Report for FeedError {
             Self::RootAlreadyPinned { .. } => "ROOT_ALREADY_PINNED",
             Self::NotRefreshed => "FEED_NOT_READ",
             Self::Unreachable { .. } => "FEED_UNREACHABLE",
+            Self::Slow { .. } => "FEED_SLOW",
             Self::Status { status, .. } if transient(*status) => "FEED_UNREACHABLE",
             Self::Status { .. } => "FEED_REFUSED",
             Self::Missing { .. } => "FEED_MISSING",
@@ -410,7 +422,10 @@ impl Report for FeedError {
     fn retry(&self) -> bool {
         match self {
             // A portal is left, a copy completes, a publisher signs: by themselves, as seen from this host.
-            Self::Unreachable { .. } | Self::WebPage { .. } | Self::Inconsistent { .. } => true,
+            Self::Unreachable { .. }
+            | Self::Slow { .. }
+            | Self::WebPage { .. }
+            | Self::Inconsistent { .. } => true,
             Self::Missing { name, .. } => name != "timestamp.json",
             Self::Status { status, .. } => transient(*status),
             Self::ArchiveLength { broke_off, .. } => *broke_off,

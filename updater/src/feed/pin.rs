@@ -1,6 +1,6 @@
 //! The root of trust: pinned once, by digest, and read ever after.
 
-use std::fs;
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -25,6 +25,17 @@ pub enum RootSource {
     At(Location),
     /// Bytes in memory.
     Bytes(Vec<u8>),
+}
+
+impl fmt::Display for RootSource {
+    /// The path, or the URL without credentials.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => path.display().fmt(f),
+            Self::At(at) => at.fmt(f),
+            Self::Bytes(_) => f.write_str("the given root"),
+        }
+    }
 }
 
 impl FromStr for RootSource {
@@ -64,7 +75,7 @@ pub async fn pin_root(home: &Home, source: &RootSource, sha256: &str) -> Result<
     check(&name, &bytes)?;
 
     let path = home.trust_root();
-    match fs::read(&path) {
+    match read_file(&path) {
         Ok(pinned) if pinned == bytes => return Ok(()),
         Ok(pinned) => {
             let pinned = digest::of(&pinned);
@@ -134,14 +145,7 @@ async fn load(source: &RootSource) -> Result<(String, Vec<u8>), FeedError> {
 }
 
 fn read_file(path: &Path) -> io::Result<Vec<u8>> {
-    let about = fs::metadata(path)?;
-    if !about.is_file() {
-        return Err(io::Error::other("not a regular file"));
-    }
-    if about.len() > LIMIT {
-        return Err(io::Error::other("too large for a root of trust"));
-    }
-    fs::read(path)
+    files::read_bounded(path, LIMIT)?.ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> FeedError {

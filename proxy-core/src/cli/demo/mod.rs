@@ -27,7 +27,7 @@ const BROKEN: &str = "1.3.0";
 /// How long one act lasts before the next release.
 const ACT: Duration = Duration::from_secs(4);
 
-/// Why the demo could not go on; what was lost is told by [`Outcome`].
+/// Why the demo could not go on; what was lost is told by the summary.
 type Result<T> = std::result::Result<T, Failure>;
 
 /// What one command of the demo came to.

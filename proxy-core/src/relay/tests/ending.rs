@@ -252,3 +252,17 @@ async fn a_connection_that_its_client_wants_closed_is_not_given_back() {
     soon(proxy.relay.drained()).await;
     assert!(returned.try_recv().is_err());
 }
+
+#[tokio::test]
+async fn a_closing_drain_does_not_wait_long_for_a_connection_that_was_given_back_idle() {
+    let old = Proxy::start().await;
+    let new = Proxy::start().await;
+    let mut wire = old.connect_and_use().await;
+    let (give_back, mut returned) = mpsc::unbounded_channel();
+    old.relay.drain(Drain::GiveBack(give_back));
+    let socket = soon(returned.recv()).await.unwrap();
+    new.relay.adopt(socket).unwrap();
+    new.relay.drain(Drain::Close);
+    let closed = tokio::time::timeout(Duration::from_secs(10), wire.fill()).await;
+    assert_eq!(closed.expect("well before a head may take").unwrap(), 0);
+}

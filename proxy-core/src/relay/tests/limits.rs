@@ -148,3 +148,31 @@ async fn what_is_no_socket_is_closed_and_not_counted_for_ever() {
     assert_eq!(read, Ok(0));
     until(|| proxy.relay.load().connections == 0).await;
 }
+
+#[tokio::test]
+async fn a_transfer_coding_besides_chunked_is_501_and_never_forwarded() {
+    let proxy = Proxy::start().await;
+    let mut wire = proxy.connect().await;
+    wire.stream
+        .write_all(b"POST /v1/chat/completions HTTP/1.1\r\nhost: proxy\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n")
+        .await
+        .unwrap();
+    let (status, body) = json_answer(&mut wire).await;
+    assert_eq!(status, 501);
+    assert_eq!(body["error"]["code"], "transfer_coding_not_supported");
+    assert_eq!(proxy.upstream.counts().requests, 0);
+}
+
+#[tokio::test]
+async fn a_clients_broken_body_is_its_own_fault() {
+    let proxy = Proxy::start().await;
+    let mut wire = proxy.connect().await;
+    wire.stream
+        .write_all(b"POST /v1/chat/completions HTTP/1.1\r\nhost: proxy\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n")
+        .await
+        .unwrap();
+    let (status, body) = json_answer(&mut wire).await;
+    assert_eq!(status, 400);
+    assert_eq!(body["error"]["code"], "request_body_broken");
+    assert_eq!(proxy.relay.load().local_5xx, 0);
+}
