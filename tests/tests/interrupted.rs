@@ -112,26 +112,39 @@ fn runs_from_staging(pid: i32) -> bool {
     })
 }
 
+/// A home whose updater was killed when it had published 1.1.0 and not yet set it pending. The two
+/// steps take the state lock one after the other; who gets it in between holds the updater there.
+async fn killed_between_publish_and_pending() -> (TestFeed, FileServer, TestHome) {
+    for _ in 0..20 {
+        let (feed, server, home) = following().await;
+        Pack::faulty(&feed, &home, "1.1.0", "none").release();
+        let go_on = Arc::new(tokio::sync::Notify::new());
+        server.trick(".tar.gz", Trick::HoldAfter(100_000, go_on.clone()));
+        let check = home.check_until("stage").await;
+        downloaded(&home, 100_000).await;
+        let before_publish = home.state_lock();
+        go_on.notify_one();
+        until("it is to be published", || home.jobs()[0].step == "publish").await;
+        let file = std::fs::File::open(home.home.state_lock()).unwrap();
+        drop(before_publish);
+        while home.packages().len() < 2 {
+            std::hint::spin_loop();
+        }
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        if home.pending().is_none() {
+            check.killed().await;
+            return (feed, server, home);
+        }
+        // The updater was faster than we: its next step is done, and this home is of no use.
+        drop(file);
+        check.ended().await;
+    }
+    panic!("the moment between the two steps was never met");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_after_the_publish_the_next_run_finishes() {
-    let (feed, server, home) = following().await;
-    Pack::faulty(&feed, &home, "1.1.0", "none").release();
-    let go_on = Arc::new(tokio::sync::Notify::new());
-    server.trick(".tar.gz", Trick::HoldAfter(100_000, go_on.clone()));
-    let check = home.check_until("stage").await;
-    downloaded(&home, 100_000).await;
-    // Held for good in the next step after the publish: a pipe that nobody writes to in place of a file.
-    let state = home.home.update_state_file();
-    assert!(!state.exists());
-    let pipe = rustix::fs::FileType::Fifo;
-    rustix::fs::mknodat(rustix::fs::CWD, &state, pipe, rustix::fs::Mode::RUSR, 0).unwrap();
-    go_on.notify_one();
-    until("it is to be set pending", || {
-        home.jobs()[0].step == "pending"
-    })
-    .await;
-    check.killed().await;
-    std::fs::remove_file(&state).unwrap();
+    let (_feed, server, home) = killed_between_publish_and_pending().await;
     assert_eq!(home.packages(), ["1.0.0", "1.1.0"]);
     assert_eq!(home.pending(), None);
     assert_eq!(home.selected().as_deref(), Some("1.0.0"));
@@ -142,9 +155,11 @@ async fn killed_after_the_publish_the_next_run_finishes() {
     assert_eq!(home.selected().as_deref(), Some("1.0.0"));
     assert_eq!(home.packages(), ["1.0.0", "1.1.0"]);
     let killed = job(&home, 0);
-    assert_eq!(
-        (killed.state, killed.step.as_str()),
-        (State::Interrupted, "pending")
+    assert_eq!(killed.state, State::Interrupted);
+    assert!(
+        ["publish", "pending"].contains(&killed.step.as_str()),
+        "{}",
+        killed.step
     );
     home.assert_tidy();
 }
