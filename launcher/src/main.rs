@@ -42,6 +42,10 @@ fn run(command: Command, args: &[OsString]) -> ExitCode {
         Command::Start { entry } => {
             let never =
                 home().and_then(|home| start::run(&home, entry, args).map(|never| match never {}));
+            if args.iter().any(|arg| arg == "--help" || arg == "-h") {
+                // Whoever asks for help before anything can be started gets ours.
+                report::note(args::HELP.trim_end());
+            }
             report::finish(never, Format::Text)
         }
         Command::Select { which, format } => report::finish(

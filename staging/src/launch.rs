@@ -46,7 +46,7 @@ impl std::fmt::Display for Fallback {
 pub enum LaunchError {
     /// Nothing was ever selected.
     #[error(
-        "nothing is installed in {home}: run `rollproxy-updater init` and `rollproxy-updater check`"
+        "nothing is selected in {home}: choose an installed version (`rollproxy-launcher list` shows them) with `rollproxy-launcher select VERSION`; for a first install run `init` and `check` of a release's own rollproxy-updater, such as target/release/rollproxy-updater in a checkout"
     )]
     NothingSelected {
         /// The home.
@@ -190,10 +190,10 @@ mod tests {
         let (_folder, home) = home(&[]);
         let error = resolve(&home, "rollproxy").unwrap_err();
         assert_eq!(error.exit(), Exit::NoPackage);
-        assert!(
-            error.to_string().contains("rollproxy-updater init"),
-            "{error}"
-        );
+        let said = error.to_string();
+        for advice in ["rollproxy-launcher select", "own rollproxy-updater"] {
+            assert!(said.contains(advice), "{said}");
+        }
     }
 
     #[test]

@@ -444,9 +444,13 @@ async fn a_restart_says_what_of_the_new_configuration_it_did_not_take() {
         "{}",
         told.text()
     );
+    let typo = format!("{text}\n[[route]]\npath = \"/v1/*\"\n");
+    std::fs::write(home.home.config_file(), typo).unwrap();
+    let told = home.tool("rollproxy").arg("restart").run().await.expect(0);
+    assert!(told.stdout.contains("route"), "{}", told.text());
     std::fs::write(home.home.config_file(), text).unwrap();
     let told = home.tool("rollproxy").arg("restart").run().await.expect(0);
-    assert!(!told.text().contains("listen"), "{}", told.text());
+    assert!(told.stdout.ends_with("serves\n"), "{}", told.text());
     drop(proxy);
 }
 

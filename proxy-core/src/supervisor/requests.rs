@@ -104,7 +104,7 @@ impl Supervisor {
         };
         self.origin.executable_of(&self.home, &version)?;
         refuse_known_bad(&self.home, &request, &version)?;
-        let snapshot = self.read_configuration()?;
+        let (snapshot, mut notes) = self.read_configuration()?;
         let target = Target {
             version: version.clone(),
             config: snapshot.digest.clone(),
@@ -112,7 +112,7 @@ impl Supervisor {
         if request.pin.is_some() && self.runs_already(&target) {
             return Ok(self.keep_as_it_is(request, target));
         }
-        let listen_note = self.listen_note(&snapshot);
+        notes.extend(self.listen_note(&snapshot));
         self.snapshots.insert(snapshot.digest.clone(), snapshot);
         let by = request.by;
         match self
@@ -122,9 +122,8 @@ impl Supervisor {
             Answer::Started(id) => {
                 tracing::info!(rollout = id, %version, ?by, "rollout");
                 self.rollouts.begin(id, version, request);
-                if let Some(note) = listen_note {
-                    tracing::warn!("{note}");
-                    self.rollouts.set_note(id, note);
+                if !notes.is_empty() {
+                    self.rollouts.set_note(id, notes.join("; "));
                 }
                 Ok(id)
             }
@@ -191,17 +190,18 @@ impl Supervisor {
     }
 
     /// The configuration as it now is. A wrong one refuses the rollout and changes nothing.
-    fn read_configuration(&self) -> Result<Rc<Snapshot>, Failure> {
+    /// With it comes what of it is ignored: keys that this version does not know.
+    fn read_configuration(&self) -> Result<(Rc<Snapshot>, Vec<String>), Failure> {
         let loaded = config::load(&self.home, &|name| std::env::var_os(name))?;
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
         }
         let digest = loaded.config.digest()?;
         if let Some(known) = self.snapshots.get(&digest) {
-            return Ok(known.clone());
+            return Ok((known.clone(), loaded.warnings));
         }
         Snapshot::seal(loaded.config)
-            .map(Rc::new)
+            .map(|snapshot| (Rc::new(snapshot), loaded.warnings))
             .map_err(|error| Failure::new("SYSTEM", error.to_string(), Exit::Failed, true))
     }
 

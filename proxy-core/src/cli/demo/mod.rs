@@ -50,7 +50,13 @@ fn play(plain: bool) -> Result<Exit> {
         .enable_all()
         .build()
         .map_err(|error| failed(format!("cannot start the runtime: {error}")))?;
-    let (lines, totals) = runtime.block_on(acts(&programs, &show))?;
+    let (lines, totals) = runtime.block_on(async {
+        tokio::select! {
+            played = acts(&programs, &show) => played,
+            // Whatever was started and written ends with the scene.
+            _ = tokio::signal::ctrl_c() => Err(failed("interrupted".to_owned())),
+        }
+    })?;
     show.summary(&lines, &totals);
     Ok(
         if totals.nothing_lost() && lines.iter().all(|line| line.as_it_should) {
