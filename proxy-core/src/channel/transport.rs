@@ -2,7 +2,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::task::{Context, Poll};
 
 use rustix::io::Errno;
@@ -168,16 +168,11 @@ fn receive(socket: &OwnedFd, scratch: &mut [u8]) -> std::io::Result<Option<Datag
     }))
 }
 
-impl AsFd for Channel {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.get_ref().as_fd()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::io::{Read, Write};
+    use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
 
     fn channels() -> (Channel, Channel) {

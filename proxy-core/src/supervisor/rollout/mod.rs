@@ -261,11 +261,6 @@ impl Machine {
             .map(|leaving| &leaving.worker)
     }
 
-    /// Whether a rollout or a recovery is under way.
-    pub fn is_changing(&self) -> bool {
-        self.candidate.is_some() || self.active.is_none()
-    }
-
     /// What is gone back to after a failure: what was last kept, at first what we started with.
     pub fn fallback(&self) -> &Target {
         self.last_kept.as_ref().unwrap_or(&self.first)
