@@ -20,6 +20,11 @@ const URL_ALLOWED: &str = "an http:// or https:// address without user, password
 const PATH_ALLOWED: &str =
     "a path that starts with /, with * only as its last character, for example \"/v1/messages*\"";
 const HEADER_ALLOWED: &str = "the name of a header field, for example \"anthropic-version\"";
+const VIA_ALLOWED: &str = "a pseudonym of letters, digits and !#$%&'*+-.^_`|~, for example \"rollproxy\", or \"\" for none";
+const UPGRADE_ALLOWED: &str = "a list of protocols as Upgrade names them, for example [\"websocket\"], or [] for none; never HTTP itself (h2c)";
+
+/// More connections than a process can have descriptors for on any Linux by default.
+const MOST_CONNECTIONS: usize = 1_048_576;
 
 /// A configuration, with what a person should hear about it.
 #[derive(Debug, Clone)]
@@ -144,6 +149,22 @@ fn read_server(
             addresses.ok_or_else(|| section.refuse("listen", &value, LISTEN_ALLOWED))?;
     }
     section.duration("stop_timeout", &mut server.stop_timeout, Zero::Allowed)?;
+    section.duration("header_timeout", &mut server.header_timeout, Zero::Refused)?;
+    section.duration("body_timeout", &mut server.body_timeout, Zero::Allowed)?;
+    section.duration("send_timeout", &mut server.send_timeout, Zero::Allowed)?;
+    section.duration("idle_timeout", &mut server.idle_timeout, Zero::Allowed)?;
+    section.count(
+        "max_connections",
+        &mut server.max_connections,
+        0..=MOST_CONNECTIONS,
+    )?;
+    if let Some(via) = section.text("via", VIA_ALLOWED)? {
+        if !via.is_empty() && !is_token(&via) {
+            return Err(section.refuse("via", &Value::String(via), VIA_ALLOWED));
+        }
+        server.via = via;
+    }
+    section.flag("forwarded", &mut server.forwarded)?;
     section.finish(unknown);
     Ok(())
 }
@@ -202,6 +223,7 @@ fn read_upstreams(
             Zero::Allowed,
         )?;
         section.duration("idle_timeout", &mut upstream.idle_timeout, Zero::Allowed)?;
+        section.flag("http2", &mut upstream.http2)?;
         section.finish(unknown);
         upstreams.insert(name, upstream);
     }
@@ -279,11 +301,35 @@ fn read_route(
     if !upstreams.contains_key(&upstream) {
         return Err(section.refuse("upstream", &Value::String(upstream), &allowed));
     }
-    Ok(Route {
-        path,
+    let mut route = Route {
         header,
-        upstream,
-    })
+        ..Route::new(path, upstream)
+    };
+    if let Some(value) = section.take("upgrade") {
+        route.upgrade =
+            protocols(&value).ok_or_else(|| section.refuse("upgrade", &value, UPGRADE_ALLOWED))?;
+    }
+    section.flag("connect", &mut route.connect)?;
+    Ok(route)
+}
+
+/// Protocols by name, with a version or without (RFC 9110, 7.8). HTTP itself would let requests by that nobody looked at.
+fn protocols(value: &Value) -> Option<Vec<String>> {
+    let name = |value: &Value| {
+        let text = value.as_str()?.to_ascii_lowercase();
+        let (name, version) = text.split_once('/').unwrap_or((&text, "-"));
+        let good = is_token(name) && is_token(version) && !matches!(name, "h2c" | "h2" | "http");
+        good.then_some(text)
+    };
+    value.as_array()?.iter().map(name).collect()
+}
+
+/// RFC 9110, 5.6.2.
+fn is_token(text: &str) -> bool {
+    !text.is_empty()
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
 }
 
 fn read_rollout(

@@ -52,6 +52,24 @@ pub struct Server {
     /// How long SIGTERM waits for requests in flight; zero stops at once.
     #[serde(rename = "stopTimeoutMs", with = "duration::millis")]
     pub stop_timeout: Duration,
+    /// From the first byte of a request until its head is whole; never zero.
+    #[serde(rename = "headerTimeoutMs", with = "duration::millis")]
+    pub header_timeout: Duration,
+    /// Between two pieces of a request's body; zero never expires.
+    #[serde(rename = "bodyTimeoutMs", with = "duration::millis")]
+    pub body_timeout: Duration,
+    /// How long a client may take nothing of an answer that waits for it; zero never expires.
+    #[serde(rename = "sendTimeoutMs", with = "duration::millis")]
+    pub send_timeout: Duration,
+    /// How long a connection may wait for its next request; zero never expires.
+    #[serde(rename = "idleTimeoutMs", with = "duration::millis")]
+    pub idle_timeout: Duration,
+    /// How many connections a worker serves at once; zero is as many as its descriptors allow.
+    pub max_connections: usize,
+    /// The pseudonym under which `Via` is added to requests and answers; empty adds none.
+    pub via: String,
+    /// Whether requests get `X-Forwarded-For`, `-Proto` and `-Host`.
+    pub forwarded: bool,
 }
 
 /// `[upstreams.<name>]`.
@@ -81,6 +99,9 @@ pub struct Upstream {
         default = "Upstream::default_idle_timeout"
     )]
     pub idle_timeout: Duration,
+    /// Whether it is spoken to in HTTP/2: by ALPN with `https://`, by prior knowledge with `http://`.
+    #[serde(default)]
+    pub http2: bool,
 }
 
 /// One of `[[routes]]`.
@@ -94,6 +115,12 @@ pub struct Route {
     pub header: Option<String>,
     /// The name of the upstream.
     pub upstream: String,
+    /// The protocols that a request may switch its connection to, as `Upgrade` names them; lower case.
+    #[serde(default = "Route::default_upgrade")]
+    pub upgrade: Vec<String>,
+    /// Whether `CONNECT` to exactly this upstream's host and port opens a tunnel to it.
+    #[serde(default)]
+    pub connect: bool,
 }
 
 /// `[rollout]`.
@@ -199,6 +226,13 @@ impl Default for Server {
                 ListenAddress::from(([0, 0, 0, 0, 0, 0, 0, 1], 8787)),
             ],
             stop_timeout: Duration::from_secs(90),
+            header_timeout: Duration::from_secs(30),
+            body_timeout: Duration::from_secs(60),
+            send_timeout: Duration::from_secs(300),
+            idle_timeout: Duration::from_secs(3600),
+            max_connections: 0,
+            via: String::new(),
+            forwarded: false,
         }
     }
 }
@@ -230,6 +264,7 @@ impl Upstream {
             connect_timeout: Self::default_connect_timeout(),
             first_byte_timeout: Self::default_first_byte_timeout(),
             idle_timeout: Self::default_idle_timeout(),
+            http2: false,
         }
     }
 
@@ -243,6 +278,24 @@ impl Upstream {
 
     const fn default_idle_timeout() -> Duration {
         Duration::from_secs(300)
+    }
+}
+
+impl Route {
+    /// Every request to this path goes to this upstream, with the default for everything else.
+    #[must_use]
+    pub fn new(path: impl Into<String>, upstream: impl Into<String>) -> Self {
+        Self {
+            path: path.into(),
+            header: None,
+            upstream: upstream.into(),
+            upgrade: Self::default_upgrade(),
+            connect: false,
+        }
+    }
+
+    fn default_upgrade() -> Vec<String> {
+        vec!["websocket".to_owned()]
     }
 }
 
@@ -272,9 +325,8 @@ fn default_routes() -> Vec<Route> {
     TABLE
         .iter()
         .map(|(path, header, upstream)| Route {
-            path: (*path).to_owned(),
             header: header.map(str::to_owned),
-            upstream: (*upstream).to_owned(),
+            ..Route::new(*path, *upstream)
         })
         .collect()
 }

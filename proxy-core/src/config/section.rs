@@ -119,6 +119,15 @@ impl<'a> Section<'a> {
         Ok(())
     }
 
+    pub(super) fn flag(&mut self, key: &'static str, into: &mut bool) -> Result<(), ConfigError> {
+        match self.take(key) {
+            None => {}
+            Some(Value::Boolean(flag)) => *into = flag,
+            Some(other) => return Err(self.refuse(key, &other, "true or false")),
+        }
+        Ok(())
+    }
+
     /// The error for a value of this table that is not allowed.
     pub(super) fn refuse(&self, key: &str, value: &Value, allowed: &str) -> ConfigError {
         ConfigError::CheckValue {

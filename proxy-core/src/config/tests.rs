@@ -34,8 +34,21 @@ fn no_file_is_the_defaults() {
 fn every_key_is_read() {
     let config = read(configs::FULL).unwrap().strict().unwrap().config;
     let default = Config::default();
+    assert_eq!(
+        config.server,
+        Server {
+            listen: config.server.listen.clone(),
+            stop_timeout: Duration::from_secs(120),
+            header_timeout: Duration::from_secs(10),
+            body_timeout: Duration::ZERO,
+            send_timeout: Duration::from_secs(60),
+            idle_timeout: Duration::ZERO,
+            max_connections: 500,
+            via: "rollproxy".into(),
+            forwarded: true,
+        }
+    );
     assert_eq!(config.server.listen.len(), 3);
-    assert_eq!(config.server.stop_timeout, Duration::from_secs(120));
     assert_eq!(
         config.upstreams["anthropic"],
         Upstream {
@@ -51,6 +64,7 @@ fn every_key_is_read() {
             connect_timeout: Duration::from_millis(250),
             first_byte_timeout: Duration::ZERO,
             idle_timeout: Duration::from_secs(600),
+            http2: true,
         }
     );
     assert_eq!(
@@ -59,12 +73,16 @@ fn every_key_is_read() {
             Route {
                 path: "/v1/messages*".into(),
                 header: Some("x-local".into()),
-                upstream: "local".into()
+                upstream: "local".into(),
+                upgrade: vec!["websocket".into(), "mqtt/5".into()],
+                connect: true,
             },
             Route {
                 path: "/v1/messages*".into(),
                 header: None,
-                upstream: "anthropic".into()
+                upstream: "anthropic".into(),
+                upgrade: Vec::new(),
+                connect: false,
             },
         ]
     );
@@ -212,6 +230,32 @@ fn a_snapshot_of_another_version_is_read_if_its_schema_is_known() {
     json["newer"] = serde_json::json!({ "a": 1 });
     json["rollout"].as_object_mut().unwrap().remove("drainCap");
     json.as_object_mut().unwrap().remove("telemetry");
+    // As written before these settings were there.
+    for key in [
+        "headerTimeoutMs",
+        "bodyTimeoutMs",
+        "sendTimeoutMs",
+        "idleTimeoutMs",
+        "maxConnections",
+        "via",
+        "forwarded",
+    ] {
+        assert!(
+            json["server"]
+                .as_object_mut()
+                .unwrap()
+                .remove(key)
+                .is_some(),
+            "{key}"
+        );
+    }
+    for upstream in json["upstreams"].as_object_mut().unwrap().values_mut() {
+        upstream.as_object_mut().unwrap().remove("http2");
+    }
+    for route in json["routes"].as_array_mut().unwrap() {
+        route.as_object_mut().unwrap().remove("upgrade");
+        route.as_object_mut().unwrap().remove("connect");
+    }
     assert_eq!(
         Config::from_snapshot(json.to_string().as_bytes()).unwrap(),
         Config::default()

@@ -17,11 +17,12 @@ pub struct LocalAnswer {
 }
 
 /// Whose error format an answer has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Shape {
     /// `{"type":"error","error":{"type":…,"message":…}}`
     Anthropic,
-    /// `{"error":{"message":…,"type":…,"param":null,"code":…}}`
+    /// `{"error":{"message":…,"type":…,"param":null,"code":…}}`; where a request does not tell whose it is, too.
+    #[default]
     OpenAi,
 }
 
@@ -42,8 +43,18 @@ pub enum Failure {
     BadBody,
     /// The body has a transfer coding besides `chunked`, which cannot be passed on as it is.
     UnknownCoding,
-    /// The request asks for a protocol switch or a tunnel, which this version does not do.
+    /// The request asks for a protocol switch that its route does not allow.
     NoTunnel,
+    /// The head of the request did not end in time.
+    HeadTimeout,
+    /// The body of the request did not go on in time.
+    BodyTimeout,
+    /// This process has no descriptor left for a connection to the upstream.
+    NoDescriptors,
+    /// The upstream is to be spoken to in HTTP/2, and does not speak it.
+    NoHttp2,
+    /// The client went away before its answer. Nobody gets this status; logs and counts name it.
+    ClientGone,
 }
 
 impl Failure {
@@ -51,8 +62,11 @@ impl Failure {
     #[must_use]
     pub const fn status(self) -> u16 {
         match self {
-            Self::Unreachable | Self::NoAnswer | Self::BadAnswer => 502,
+            Self::Unreachable | Self::NoAnswer | Self::BadAnswer | Self::NoHttp2 => 502,
             Self::BadBody => 400,
+            Self::HeadTimeout | Self::BodyTimeout => 408,
+            Self::ClientGone => 499,
+            Self::NoDescriptors => 503,
             Self::ConnectTimeout | Self::AnswerTimeout => 504,
             Self::NoTunnel | Self::UnknownCoding => 501,
         }
@@ -70,13 +84,18 @@ impl Failure {
             Self::BadBody => "request_body_broken",
             Self::UnknownCoding => "transfer_coding_not_supported",
             Self::NoTunnel => "upgrade_not_supported",
+            Self::HeadTimeout => "request_head_timeout",
+            Self::BodyTimeout => "request_body_timeout",
+            Self::NoDescriptors => "no_descriptors",
+            Self::NoHttp2 => "upstream_no_http2",
+            Self::ClientGone => "client_gone",
         }
     }
 
     /// Whether it counts as a failure to serve; a request that nobody could serve does not.
     #[must_use]
     pub const fn is_failure_to_serve(self) -> bool {
-        !matches!(self, Self::NoTunnel | Self::BadBody | Self::UnknownCoding)
+        self.status() >= 500 && !matches!(self, Self::NoTunnel | Self::UnknownCoding)
     }
 }
 
@@ -136,6 +155,37 @@ pub fn bad_target(shape: Shape) -> LocalAnswer {
     )
 }
 
+/// A head that the parser refused, by the status that it chose; `sentence` is its own and names what is wrong.
+#[must_use]
+pub fn refused(shape: Shape, status: u16, sentence: &str) -> LocalAnswer {
+    let code = match status {
+        431 => "head_too_large",
+        501 => "transfer_coding_not_supported",
+        505 => "version_not_supported",
+        _ => "bad_request",
+    };
+    shape.error(status, code, sentence)
+}
+
+/// 403 for a `CONNECT` that no route allows. The method is known and done, only not to there: so neither 501 nor 405.
+#[must_use]
+pub fn connect_refused(shape: Shape) -> LocalAnswer {
+    shape.error(
+        403,
+        "connect_not_allowed",
+        "rollproxy opens tunnels only to the host and port of an upstream whose route in [[routes]] has connect = true",
+    )
+}
+
+/// 200 for `OPTIONS *`: it is no request to any upstream, and only asks whether there is an HTTP server here.
+#[must_use]
+pub fn options_of_all() -> LocalAnswer {
+    LocalAnswer {
+        allow: Some("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"),
+        ..json(200, Bytes::from_static(b"{\"status\":\"ok\"}"))
+    }
+}
+
 /// 405 for one of the proxy's own pages.
 #[must_use]
 pub fn method_not_allowed(shape: Shape, allow: &'static str) -> LocalAnswer {
@@ -168,13 +218,26 @@ pub fn failure(shape: Shape, failure: Failure, upstream: &str) -> LocalAnswer {
                 .to_owned()
         }
         Failure::AnswerTimeout => format!("upstream {upstream} did not answer in time"),
-        Failure::NoTunnel => "rollproxy does not switch protocols or open tunnels".to_owned(),
+        Failure::NoTunnel => {
+            "rollproxy switches to no protocol that the route in [[routes]] does not name in upgrade"
+                .to_owned()
+        }
+        Failure::HeadTimeout => "the request's head did not end in time".to_owned(),
+        Failure::BodyTimeout => "the request's body did not go on in time".to_owned(),
+        Failure::NoDescriptors => {
+            "rollproxy has no descriptor left for a connection to an upstream".to_owned()
+        }
+        Failure::NoHttp2 => format!(
+            "upstream {upstream} does not speak HTTP/2; set upstreams.{upstream}.http2 = false"
+        ),
+        Failure::ClientGone => "the client went away".to_owned(),
     };
     shape.error(failure.status(), failure.code(), &message)
 }
 
 const fn anthropic_type(status: u16) -> &'static str {
     match status {
+        403 => "permission_error",
         404 => "not_found_error",
         504 => "timeout_error",
         500.. => "api_error",

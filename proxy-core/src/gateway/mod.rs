@@ -3,17 +3,18 @@
 //! Pure: values in, values out. The gateway knows heads, not sockets; the relay asks it and does what it says.
 
 pub mod answers;
+mod onward;
 mod route;
 mod vitals;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::uri::PathAndQuery;
 use staging::report::{Exit, Report};
 
 use crate::config::Config;
-use answers::{LocalAnswer, Shape};
+use answers::{Failure, LocalAnswer, Shape};
+pub use onward::OnwardPath;
 use route::Table;
 pub use route::Target;
 pub use vitals::Vitals;
@@ -34,30 +35,35 @@ pub trait Fields {
 pub struct RequestHead<'a> {
     /// The method as sent.
     pub method: &'a str,
-    /// The path as sent, without the query.
+    /// The path as sent, without the query; `*` for a request about the server as a whole.
     pub path: &'a str,
     /// The query as sent, without the question mark.
     pub query: Option<&'a str>,
+    /// What the request asks to switch its connection to: the value of `Upgrade`, unless there is none, `Connection`
+    /// does not name it, or it offers nothing but HTTP itself.
+    pub upgrade: Option<&'a str>,
     /// The header fields.
     pub fields: &'a dyn Fields,
 }
 
-/// What becomes of a request.
+/// What becomes of a request; `'g` is the gateway's life, `'h` the head's.
 #[derive(Debug)]
-pub enum Decision<'a> {
+pub enum Decision<'g, 'h> {
     /// It goes to an upstream, its credentials as the client sent them.
-    Forward(Forward<'a>),
+    Forward(Forward<'g, 'h>),
     /// It is answered here.
     Answer(LocalAnswer),
 }
 
 /// Where a request goes.
 #[derive(Debug)]
-pub struct Forward<'a> {
+pub struct Forward<'g, 'h> {
     /// The upstream.
-    pub target: &'a Arc<Target>,
+    pub target: &'g Arc<Target>,
     /// The path and query to send: the upstream's own path, then what the client sent, untouched.
-    pub path_and_query: PathAndQuery,
+    pub path_and_query: OnwardPath<'g, 'h>,
+    /// Whether the request asks for a protocol switch, which its route allows.
+    pub upgrade: bool,
     /// How an error of ours must look to this client.
     pub shape: Shape,
 }
@@ -116,28 +122,43 @@ impl Gateway {
         })
     }
 
-    /// Decides one request.
+    /// Decides one request; one that is forwarded costs no allocation.
     #[must_use]
-    pub fn decide(&self, head: &RequestHead<'_>) -> Decision<'_> {
+    pub fn decide<'h>(&self, head: &RequestHead<'h>) -> Decision<'_, 'h> {
         if let Some(answer) = self.own_page(head) {
             return Decision::Answer(answer);
         }
         let shape = Shape::of(head);
-        let Some(target) = self.table.find(head) else {
+        let Some(entry) = self.table.find(head) else {
             return Decision::Answer(answers::no_such_path(shape, head.method, head.path));
         };
-        match target.path_and_query(head) {
+        let target = &entry.target;
+        if head.upgrade.is_some_and(|upgrade| !entry.allows(upgrade)) {
+            return Decision::Answer(answers::failure(shape, Failure::NoTunnel, &target.name));
+        }
+        match OnwardPath::new(&target.base_path, head.path, head.query) {
             Some(path_and_query) => Decision::Forward(Forward {
                 target,
                 path_and_query,
+                upgrade: head.upgrade.is_some(),
                 shape,
             }),
             None => Decision::Answer(answers::bad_target(shape)),
         }
     }
 
-    /// The three pages that this process itself serves.
+    /// Where a `CONNECT` to this authority goes: the upstream of the first route that allows tunnels and has exactly this
+    /// host and port. `None` is answered with [`answers::connect_refused`].
+    #[must_use]
+    pub fn connect(&self, authority: &str) -> Option<&Arc<Target>> {
+        self.table.tunnel(authority)
+    }
+
+    /// The three pages that this process itself serves, and `OPTIONS *`, which asks whether it is there at all.
     fn own_page(&self, head: &RequestHead<'_>) -> Option<LocalAnswer> {
+        if head.path == "*" && head.method == "OPTIONS" {
+            return Some(answers::options_of_all());
+        }
         if !matches!(head.path, "/health" | "/ready" | "/status") {
             return None;
         }

@@ -2,14 +2,22 @@
 
 use std::sync::Arc;
 
-use http::uri::{Authority, PathAndQuery, Scheme, Uri};
+use http::uri::{Authority, Scheme, Uri};
 
 use super::{GatewayError, RequestHead};
 use crate::config::{Config, Route, Upstream};
 
 /// The routes in their order, each with its upstream.
 pub(super) struct Table {
-    routes: Vec<(Pattern, Arc<Target>)>,
+    routes: Vec<Entry>,
+}
+
+/// One route with what it allows.
+pub(super) struct Entry {
+    pattern: Pattern,
+    upgrade: Vec<String>,
+    connect: bool,
+    pub(super) target: Arc<Target>,
 }
 
 /// An upstream, ready to be connected to.
@@ -19,8 +27,10 @@ pub struct Target {
     pub name: String,
     /// `http` or `https`.
     pub scheme: Scheme,
-    /// Host and, unless it is the scheme's own, port: what goes into `Host`.
+    /// Host and, unless it is the scheme's own, port: what goes into `Host`, as [`Authority::as_str`] has it.
     pub authority: Authority,
+    /// Host and port, always both: what `CONNECT` names.
+    pub host_and_port: String,
     /// A path that goes before the request's own; empty, or without a slash at its end.
     pub base_path: String,
     /// Its time-outs.
@@ -48,16 +58,46 @@ impl Table {
                         path: route.path.clone(),
                         upstream: route.upstream.clone(),
                     })?;
-            routes.push((Pattern::new(route), Arc::clone(target)));
+            routes.push(Entry {
+                pattern: Pattern::new(route),
+                upgrade: route.upgrade.clone(),
+                connect: route.connect,
+                target: Arc::clone(target),
+            });
         }
         Ok(Self { routes })
     }
 
-    pub(super) fn find(&self, head: &RequestHead<'_>) -> Option<&Arc<Target>> {
+    pub(super) fn find(&self, head: &RequestHead<'_>) -> Option<&Entry> {
+        self.routes.iter().find(|entry| entry.pattern.matches(head))
+    }
+
+    /// The first upstream of this host and port that a route allows tunnels to.
+    pub(super) fn tunnel(&self, authority: &str) -> Option<&Arc<Target>> {
         self.routes
             .iter()
-            .find(|(pattern, _)| pattern.matches(head))
-            .map(|(_, target)| target)
+            .filter(|entry| entry.connect)
+            .map(|entry| &entry.target)
+            .find(|target| target.host_and_port.eq_ignore_ascii_case(authority))
+    }
+}
+
+impl Entry {
+    /// Whether each protocol that the field offers is allowed: the upstream chooses among all of them.
+    pub(super) fn allows(&self, upgrade: &str) -> bool {
+        let mut offered = upgrade
+            .split(',')
+            .map(|protocol| protocol.trim_matches([' ', '\t']))
+            .filter(|protocol| !protocol.is_empty())
+            .peekable();
+        offered.peek().is_some()
+            && offered.all(|protocol| {
+                let name = protocol.split('/').next().unwrap_or_default();
+                self.upgrade.iter().any(|allowed| {
+                    // Allowed without a version is allowed in any.
+                    allowed.eq_ignore_ascii_case(protocol) || allowed.eq_ignore_ascii_case(name)
+                })
+            })
     }
 }
 
@@ -98,10 +138,14 @@ impl Target {
         let scheme = parts
             .scheme
             .filter(|scheme| *scheme == Scheme::HTTP || *scheme == Scheme::HTTPS);
+        let scheme = scheme.ok_or_else(refused)?;
+        let authority = parts.authority.ok_or_else(refused)?;
+        let port = authority.port_u16().unwrap_or_else(|| port_of(&scheme));
         Ok(Self {
             name: name.to_owned(),
-            scheme: scheme.ok_or_else(refused)?,
-            authority: parts.authority.ok_or_else(refused)?,
+            host_and_port: format!("{}:{port}", authority.host()),
+            scheme,
+            authority,
             base_path: parts.path_and_query.map_or_else(String::new, |path| {
                 path.path().trim_end_matches('/').to_owned()
             }),
@@ -129,15 +173,10 @@ impl Target {
     pub fn port(&self) -> u16 {
         self.authority
             .port_u16()
-            .unwrap_or(if self.is_tls() { 443 } else { 80 })
+            .unwrap_or_else(|| port_of(&self.scheme))
     }
+}
 
-    /// The request's own path and query behind ours, byte for byte; `None` if that is no request target.
-    pub(super) fn path_and_query(&self, head: &RequestHead<'_>) -> Option<PathAndQuery> {
-        let text = match head.query {
-            None => format!("{}{}", self.base_path, head.path),
-            Some(query) => format!("{}{}?{query}", self.base_path, head.path),
-        };
-        PathAndQuery::try_from(text).ok()
-    }
+fn port_of(scheme: &Scheme) -> u16 {
+    if *scheme == Scheme::HTTPS { 443 } else { 80 }
 }

@@ -48,6 +48,7 @@ fn decide(
         method,
         path,
         query,
+        upgrade: None,
         fields: &map,
     }) {
         Decision::Forward(forward) => Ok(format!(
@@ -108,6 +109,142 @@ fn default_routes_send_each_api_to_its_provider() {
             "{method} {target} {fields:?}"
         );
     }
+}
+
+#[test]
+fn a_refused_head_is_answered_with_the_parsers_own_sentence() {
+    for (status, code) in [
+        (400, "bad_request"),
+        (431, "head_too_large"),
+        (501, "transfer_coding_not_supported"),
+        (505, "version_not_supported"),
+    ] {
+        let answer = answers::refused(Shape::default(), status, "there are two Hosts");
+        let body: Value = serde_json::from_slice(&answer.body).unwrap();
+        assert_eq!(answer.status, status);
+        assert_eq!(body["error"]["code"], code);
+        assert_eq!(body["error"]["message"], "there are two Hosts");
+    }
+}
+
+#[test]
+fn options_of_the_server_as_a_whole_is_answered_here() {
+    let (gateway, _) = gateway(&Config::default());
+    let answer = decide(&gateway, "OPTIONS", "*", &[]).unwrap_err();
+    assert_eq!(answer.status, 200);
+    assert!(answer.allow.unwrap().contains("POST"));
+    assert_eq!(decide(&gateway, "POST", "*", &[]).unwrap_err().status, 404);
+}
+
+#[test]
+fn a_protocol_is_switched_to_only_if_the_route_names_all_that_is_offered() {
+    let mut config = Config::default();
+    config
+        .upstreams
+        .insert("a".into(), Upstream::new("http://a"));
+    let route = |path: &str, upgrade: &[&str]| Route {
+        upgrade: upgrade.iter().map(|name| (*name).to_owned()).collect(),
+        ..Route::new(path, "a")
+    };
+    config.routes = vec![
+        Route::new("/default", "a"),
+        route("/none", &[]),
+        route("/two", &["websocket", "mqtt/5"]),
+    ];
+    let (gateway, _) = gateway(&config);
+    let fields = HeaderMap::new();
+    for (path, upgrade, allowed) in [
+        ("/default", "websocket", true),
+        ("/default", "WebSocket/13", true),
+        ("/default", "mqtt/5", false),
+        ("/default", "websocket, h2c", false),
+        ("/default", "h2c", false),
+        ("/default", "", false),
+        ("/default", " , ", false),
+        ("/default", "websockets", false),
+        ("/none", "websocket", false),
+        ("/two", "mqtt/5 ,\twebsocket", true),
+        ("/two", "mqtt/4", false),
+        ("/two", "mqtt", false),
+        ("/two", "websocket, mqtt/4", false),
+    ] {
+        let decision = gateway.decide(&RequestHead {
+            method: "GET",
+            path,
+            query: None,
+            upgrade: Some(upgrade),
+            fields: &fields,
+        });
+        match decision {
+            Decision::Forward(forward) => {
+                assert!(allowed && forward.upgrade, "{path} {upgrade:?}");
+            }
+            Decision::Answer(answer) => {
+                assert_eq!((answer.status, allowed), (501, false), "{path} {upgrade:?}");
+            }
+        }
+    }
+    for (path, upgrade) in [("/none", None), ("/status", Some("websocket"))] {
+        let decision = gateway.decide(&RequestHead {
+            method: "GET",
+            path,
+            query: None,
+            upgrade,
+            fields: &fields,
+        });
+        match decision {
+            Decision::Forward(forward) => assert!(!forward.upgrade),
+            Decision::Answer(answer) => assert_eq!((path, answer.status), ("/status", 200)),
+        }
+    }
+}
+
+#[test]
+fn a_tunnel_is_opened_to_exactly_the_host_and_port_of_a_route_that_allows_it() {
+    let mut config = Config::default();
+    for (name, url) in [
+        ("plain", "http://plain.example"),
+        ("tls", "https://tls.example/base"),
+        ("other", "http://other.example:8080"),
+        ("six", "http://[::1]:9000"),
+    ] {
+        config.upstreams.insert(name.into(), Upstream::new(url));
+    }
+    let open = |upstream: &str| Route {
+        connect: true,
+        ..Route::new("/x", upstream)
+    };
+    config.routes = vec![
+        Route::new("/x", "other"),
+        open("plain"),
+        open("tls"),
+        open("six"),
+    ];
+    let (gateway, _) = gateway(&config);
+    for (authority, upstream) in [
+        ("plain.example:80", Some("plain")),
+        ("PLAIN.Example:80", Some("plain")),
+        ("tls.example:443", Some("tls")),
+        ("[::1]:9000", Some("six")),
+        ("plain.example", None),
+        ("plain.example:", None),
+        ("plain.example:443", None),
+        ("plain.example:080", None),
+        ("plain.example:80/", None),
+        ("me@plain.example:80", None),
+        ("plain.example.:80", None),
+        ("::1:9000", None),
+        ("other.example:8080", None),
+        ("", None),
+    ] {
+        let target = gateway.connect(authority);
+        assert_eq!(
+            target.map(|target| target.name.as_str()),
+            upstream,
+            "{authority}"
+        );
+    }
+    assert_eq!(answers::connect_refused(Shape::default()).status, 403);
 }
 
 #[test]
@@ -188,11 +325,7 @@ fn an_upstreams_own_path_goes_before_the_requests() {
         "mine".into(),
         Upstream::new("http://127.0.0.1:9000/base/path"),
     );
-    config.routes = vec![Route {
-        path: "/v1/*".into(),
-        header: None,
-        upstream: "mine".into(),
-    }];
+    config.routes = vec![Route::new("/v1/*", "mine")];
     let (gateway, _) = gateway(&config);
     assert_eq!(
         decide(&gateway, "GET", "/v1/a%2Fb?q=%20&r", &[]),
@@ -215,9 +348,8 @@ fn the_first_route_that_matches_wins() {
         .upstreams
         .insert("b".into(), Upstream::new("http://b"));
     let route = |path: &str, header: Option<&str>, upstream: &str| Route {
-        path: path.into(),
         header: header.map(Into::into),
-        upstream: upstream.into(),
+        ..Route::new(path, upstream)
     };
     config.routes = vec![
         route("/x", Some("x-b"), "b"),
@@ -239,11 +371,7 @@ fn the_first_route_that_matches_wins() {
 #[test]
 fn a_route_without_its_upstream_is_refused_by_name() {
     let mut config = Config::default();
-    config.routes.push(Route {
-        path: "/x".into(),
-        header: None,
-        upstream: "gone".into(),
-    });
+    config.routes.push(Route::new("/x", "gone"));
     let process = Arc::new(Process {
         ready: AtomicBool::new(true),
     });
@@ -263,7 +391,7 @@ fn failures_have_a_status_a_code_and_the_upstreams_name() {
         (Failure::NoAnswer, 502, true),
         (Failure::ConnectTimeout, 504, true),
         (Failure::AnswerTimeout, 504, true),
-        (Failure::NoTunnel, 501, false),
+        (Failure::NoHttp2, 502, true),
     ] {
         let answer = answers::failure(Shape::OpenAi, kind, "openai");
         let body: Value = serde_json::from_slice(&answer.body).unwrap();
@@ -272,13 +400,27 @@ fn failures_have_a_status_a_code_and_the_upstreams_name() {
             (status, counted)
         );
         assert_eq!(body["error"]["code"], kind.code());
+        let message = body["error"]["message"].as_str().unwrap();
+        assert!(message.contains("openai"), "{message}");
+    }
+    for (kind, status, counted) in [
+        (Failure::NoTunnel, 501, false),
+        (Failure::UnknownCoding, 501, false),
+        (Failure::BadBody, 400, false),
+        (Failure::HeadTimeout, 408, false),
+        (Failure::BodyTimeout, 408, false),
+        (Failure::ClientGone, 499, false),
+        (Failure::NoDescriptors, 503, true),
+    ] {
+        let answer = answers::failure(Shape::OpenAi, kind, "openai");
+        let body: Value = serde_json::from_slice(&answer.body).unwrap();
         assert_eq!(
-            body["error"]["message"]
-                .as_str()
-                .unwrap()
-                .contains("openai"),
-            kind != Failure::NoTunnel
+            (answer.status, kind.is_failure_to_serve()),
+            (status, counted)
         );
+        assert_eq!(body["error"]["code"], kind.code());
+        let message = body["error"]["message"].as_str().unwrap();
+        assert!(!message.contains("openai"), "{message}");
     }
     let answer = answers::failure(Shape::Anthropic, Failure::AnswerTimeout, "anthropic");
     let body: Value = serde_json::from_slice(&answer.body).unwrap();

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use http::header::{ALLOW, CONTENT_TYPE, EXPECT, HOST, HeaderValue};
 use http::request::Parts;
+use http::uri::PathAndQuery;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
 use hyper::body::Incoming;
 
@@ -15,7 +16,7 @@ use super::headers;
 use super::pool::Lease;
 use super::thread::Thread;
 use crate::gateway::answers::{self, Failure, LocalAnswer, Shape};
-use crate::gateway::{Decision, Forward, RequestHead};
+use crate::gateway::{Decision, RequestHead, Target};
 
 /// A request whose answer is not yet written to its end.
 pub(super) struct InFlight {
@@ -33,8 +34,8 @@ pub(super) async fn exchange(
     let in_flight = InFlight::begin(&thread, standing, head.version);
 
     let forward = match decide(&thread, &head) {
-        Decision::Forward(forward) => forward,
-        Decision::Answer(answer) => {
+        Ok(forward) => forward,
+        Err(answer) => {
             settle(&head.headers, LeftOver::of(body)).await;
             return Ok(local(answer, in_flight));
         }
@@ -65,25 +66,43 @@ pub(super) async fn exchange(
     }
 }
 
+/// Where a request goes, in hyper's own terms.
+struct Forward<'a> {
+    target: &'a std::sync::Arc<Target>,
+    path_and_query: PathAndQuery,
+    shape: Shape,
+}
+
 /// What the gateway says, and before it what no upstream could be asked: tunnels come with a later version.
-fn decide<'a>(thread: &'a Thread, head: &Parts) -> Decision<'a> {
+fn decide<'a>(thread: &'a Thread, head: &Parts) -> Result<Forward<'a>, LocalAnswer> {
     let ask = RequestHead {
         method: head.method.as_str(),
         path: head.uri.path(),
         query: head.uri.query(),
+        upgrade: None,
         fields: &head.headers,
     };
     if head.method == Method::CONNECT || headers::wants_upgrade(&head.headers) {
-        return Decision::Answer(answers::failure(Shape::of(&ask), Failure::NoTunnel, ""));
+        return Err(answers::failure(Shape::of(&ask), Failure::NoTunnel, ""));
     }
     if headers::has_other_coding(&head.headers) {
-        return Decision::Answer(answers::failure(
+        return Err(answers::failure(
             Shape::of(&ask),
             Failure::UnknownCoding,
             "",
         ));
     }
-    thread.gateway.decide(&ask)
+    match thread.gateway.decide(&ask) {
+        Decision::Answer(answer) => Err(answer),
+        Decision::Forward(forward) => match forward.path_and_query.to_path_and_query() {
+            Some(path_and_query) => Ok(Forward {
+                target: forward.target,
+                path_and_query,
+                shape: forward.shape,
+            }),
+            None => Err(answers::bad_target(forward.shape)),
+        },
+    }
 }
 
 /// The request as the upstream gets it: its own `Host`, nothing of this connection, everything else untouched.

@@ -99,8 +99,7 @@ struct Worker {
 
 /// What messages of the supervisor act on.
 struct Duties {
-    /// How many this process may have open.
-    descriptors: u64,
+    room: Room,
     relay: Relay,
     vitals: Arc<WorkerVitals>,
     adoptions: Adoptions,
@@ -136,6 +135,7 @@ impl Worker {
             Gateway::new(&config, vitals.clone())
                 .map_err(|e| Trouble::of(Blame::Configuration)(e.to_string()))?,
         );
+        let room = Room::of(&config);
         let relay = Relay::start(config, gateway, threads())
             .map_err(|e| Trouble::of(Blame::Host)(e.to_string()))?;
         vitals.watch(&relay);
@@ -150,9 +150,7 @@ impl Worker {
 
         let (give_back, mut returns) = mpsc::unbounded_channel();
         let mut duties = Duties {
-            descriptors: rustix::process::getrlimit(rustix::process::Resource::Nofile)
-                .current
-                .unwrap_or(u64::MAX),
+            room,
             relay,
             vitals,
             adoptions: Adoptions::default(),
@@ -208,7 +206,7 @@ impl Worker {
 
     async fn obey(&mut self, datagram: Datagram, duties: &mut Duties) -> Obeyed {
         let Duties {
-            descriptors,
+            room,
             relay,
             vitals,
             adoptions,
@@ -241,7 +239,7 @@ impl Worker {
             ToWorker::Socket { id } => match adoptions.offered(
                 id,
                 datagram.descriptor,
-                has_room(*descriptors, relay.load().connections, adoptions.held()),
+                room.has_room(relay.load().connections, adoptions.held()),
             ) {
                 Offer::Accepted => self.say(&ToSupervisor::SocketAccepted { id }).await,
                 Offer::Refused(reason) => {
@@ -318,13 +316,36 @@ fn read_config(config: OwnedFd) -> Result<Config, Trouble> {
     Config::from_snapshot(&bytes).map_err(|e| trouble(e.to_string()))
 }
 
-/// Whether one more connection leaves descriptors for the upstream of each, and some for the rest. A
-/// socket that is refused waits its turn in the supervisor's queue; one that is taken without room for
-/// its upstream could only be answered with an error.
-fn has_room(limit: u64, connections: u64, held: usize) -> bool {
-    let reserve = (limit / 4).min(64);
-    let taken = connections.saturating_add(held as u64).saturating_mul(2);
-    taken + 2 + reserve <= limit
+/// How many connections this worker takes.
+#[derive(Debug, Clone, Copy)]
+struct Room {
+    /// How many descriptors this process may have open.
+    descriptors: u64,
+    /// `[server] max_connections`; zero is as many as the descriptors allow.
+    max_connections: u64,
+}
+
+impl Room {
+    fn of(config: &Config) -> Self {
+        Self {
+            descriptors: rustix::process::getrlimit(rustix::process::Resource::Nofile)
+                .current
+                .unwrap_or(u64::MAX),
+            max_connections: config.server.max_connections as u64,
+        }
+    }
+
+    /// Whether one more connection is within the limit, and leaves descriptors for the upstream of each and
+    /// some for the rest. A socket that is refused waits its turn in the supervisor's queue; one that is
+    /// taken without room for its upstream could only be answered with an error.
+    fn has_room(self, connections: u64, held: usize) -> bool {
+        let connections = connections.saturating_add(held as u64);
+        if self.max_connections != 0 && connections >= self.max_connections {
+            return false;
+        }
+        let reserve = (self.descriptors / 4).min(64);
+        connections.saturating_mul(2).saturating_add(2 + reserve) <= self.descriptors
+    }
 }
 
 fn threads() -> usize {
@@ -335,6 +356,14 @@ fn threads() -> usize {
 mod tests {
     use super::*;
 
+    fn has_room(descriptors: u64, connections: u64, held: usize) -> bool {
+        let room = Room {
+            descriptors,
+            max_connections: 0,
+        };
+        room.has_room(connections, held)
+    }
+
     #[test]
     fn a_worker_keeps_a_descriptor_for_each_upstream_and_some_for_the_rest() {
         assert!(has_room(1024, 478, 0));
@@ -343,5 +372,21 @@ mod tests {
         assert!(has_room(40, 10, 0));
         assert!(!has_room(40, 15, 0));
         assert!(has_room(u64::MAX, 1_000_000, 64));
+    }
+
+    #[test]
+    fn a_worker_takes_no_more_than_its_configured_connections() {
+        let room = Room {
+            descriptors: 1024,
+            max_connections: 3,
+        };
+        assert!(room.has_room(2, 0));
+        assert!(!room.has_room(2, 1));
+        assert!(!room.has_room(3, 0));
+        let more_than_descriptors = Room {
+            descriptors: 40,
+            max_connections: 1000,
+        };
+        assert!(!more_than_descriptors.has_room(15, 0));
     }
 }

@@ -121,11 +121,7 @@ fn relay_to(upstream: UpstreamConfig, threads: usize) -> Relay {
 fn relay_with(upstream: UpstreamConfig, threads: usize, tuning: &Tuning) -> Relay {
     let mut config = Config::default();
     config.upstreams.insert("fixture".into(), upstream);
-    config.routes = vec![Route {
-        path: "/v1/*".into(),
-        header: None,
-        upstream: "fixture".into(),
-    }];
+    config.routes = vec![Route::new("/v1/*", "fixture")];
     let gateway = Arc::new(Gateway::new(&config, Arc::new(Process)).unwrap());
     Relay::start_with(Arc::new(config), gateway, threads, tuning).unwrap()
 }
