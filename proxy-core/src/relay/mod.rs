@@ -6,15 +6,19 @@
 //! (the other side) and `body` (what flows between them).
 
 mod body;
+mod chunked;
 mod connection;
 mod counters;
 mod exchange;
+mod framing;
+mod head;
 mod headers;
 mod pool;
 mod selftest;
 mod socket;
 mod thread;
 mod tls;
+mod trailers;
 mod upstream;
 
 use std::os::fd::OwnedFd;
@@ -240,6 +244,14 @@ impl Relay {
     pub async fn self_test(&self) -> Result<(), SelfTestError> {
         selftest::run(self).await
     }
+}
+
+/// The pure parts, for the fuzz targets and their corpus. Nobody else looks here.
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use super::chunked::{BadChunk, Chunked};
+    pub use super::framing::{BadBody, Body, Cut, Framing};
+    pub use super::head::*;
 }
 
 #[cfg(test)]
