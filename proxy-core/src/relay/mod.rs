@@ -244,5 +244,13 @@ impl Relay {
     }
 }
 
+/// The pure parts, for the fuzz targets and their corpus. Nobody else looks here.
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use super::chunked::{BadChunk, Chunked};
+    pub use super::framing::{BadBody, Body, Cut, Framing};
+    pub use super::head::*;
+}
+
 #[cfg(test)]
 mod tests;
