@@ -10,6 +10,8 @@ mod connection;
 mod counters;
 mod exchange;
 mod headers;
+#[allow(dead_code, unused_imports, reason = "the connection loop will call it")]
+mod http2;
 mod pool;
 mod selftest;
 mod socket;

@@ -11,7 +11,7 @@ use tokio::task::LocalSet;
 use super::counters::Counters;
 use super::tls::Tls;
 use super::upstream::Upstreams;
-use super::{Adopted, Phase, RelayError, connection};
+use super::{Adopted, Phase, RelayError, connection, http2};
 use crate::config::Config;
 use crate::gateway::Gateway;
 
@@ -35,10 +35,25 @@ pub(super) struct Thread {
     pub(super) counters: Arc<Counters>,
     pub(super) phase: watch::Receiver<Phase>,
     pub(super) upstreams: Upstreams,
+    /// The upstream connections of requests that are in HTTP/2 on one side at least.
+    pub(super) http2: http2::Upstreams,
     /// How long a client may take for a head, from its first byte to its last; and, once draining, for its first byte.
     pub(super) head_timeout: Duration,
-    /// Nothing in it is the relay's business yet; limits and time-outs of the client side will be read from it.
-    _config: Arc<Config>,
+    pub(super) config: Arc<Config>,
+}
+
+impl Thread {
+    pub(super) fn new(setup: Setup) -> Self {
+        Self {
+            gateway: setup.gateway,
+            counters: setup.counters,
+            phase: setup.phase,
+            http2: http2::Upstreams::new(setup.tls.clone()),
+            upstreams: Upstreams::new(setup.tls),
+            head_timeout: setup.head_timeout,
+            config: setup.config,
+        }
+    }
 }
 
 /// Starts the thread; it ends when every sender of `sockets` is gone.
@@ -58,14 +73,7 @@ pub(super) fn start(
     std::thread::Builder::new()
         .name(format!("relay-{number}"))
         .spawn(move || {
-            let thread = Rc::new(Thread {
-                gateway: setup.gateway,
-                counters: setup.counters,
-                phase: setup.phase,
-                upstreams: Upstreams::new(setup.tls),
-                head_timeout: setup.head_timeout,
-                _config: setup.config,
-            });
+            let thread = Rc::new(Thread::new(setup));
             LocalSet::new().block_on(&runtime, serve_all(thread, sockets));
             // A resolver thread may hang in the system's resolver: nobody waits for it.
             runtime.shutdown_background();
@@ -87,6 +95,7 @@ async fn serve_all(thread: Rc<Thread>, mut sockets: mpsc::UnboundedReceiver<Adop
             },
             _ = sweep.tick() => {
                 thread.upstreams.sweep();
+                thread.http2.sweep();
                 continue;
             }
         };
