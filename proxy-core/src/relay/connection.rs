@@ -15,9 +15,6 @@ use super::thread::Thread;
 use super::{http2, tunnel};
 use crate::gateway::answers::{self, Failure, Shape};
 
-/// What a client that speaks HTTP/2 without asking says first (RFC 9113, section 3.4).
-const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
 /// Serves the socket until its end.
 pub(super) async fn serve(thread: &Rc<Thread>, socket: OwnedFd) {
     let mut client = match Client::adopt(thread, socket) {
@@ -39,11 +36,11 @@ pub(super) async fn serve(thread: &Rc<Thread>, socket: OwnedFd) {
             }
         };
         if may_be_http2 {
-            if bytes.unread().starts_with(HTTP2_PREFACE) {
+            if bytes.unread().starts_with(http2::PREFACE) {
                 // Rare, and large: on the heap, so that every other connection's task stays small.
                 return Box::pin(http2(thread, client, bytes.unread())).await;
             }
-            if HTTP2_PREFACE.starts_with(bytes.unread()) {
+            if http2::PREFACE.starts_with(bytes.unread()) {
                 client.keep_part(bytes);
                 continue;
             }
@@ -108,8 +105,8 @@ fn give_back(thread: &Thread, mut client: Client) {
 }
 
 async fn http2(thread: &Rc<Thread>, client: Client, first: &[u8]) {
-    let first = first.to_vec();
+    let (first, address) = (first.to_vec(), client.address);
     if let Some(io) = client.stream.into_io() {
-        http2::serve(thread, io, first).await;
+        http2::serve(thread, io, first, address).await;
     }
 }

@@ -295,8 +295,7 @@ impl<'a> Exchange<'a> {
                     }
                     Poll::Pending => {
                         self.client.alarm.clear(Direction::Up);
-                        let left =
-                            !self.up.is_done() && self.client.has_left_behind_its_body(cx);
+                        let left = !self.up.is_done() && self.client.has_left_behind_its_body(cx);
                         return left.then_some(Ending::ClientLeft);
                     }
                 },
@@ -372,7 +371,10 @@ impl<'a> Exchange<'a> {
     }
 
     /// Something while the client has not taken all that was written to it.
-    #[expect(clippy::option_option, reason = "outer: whether to stop; inner: why for good")]
+    #[expect(
+        clippy::option_option,
+        reason = "outer: whether to stop; inner: why for good"
+    )]
     fn flush_client(&mut self, cx: &mut Context<'_>) -> Option<Option<Ending>> {
         let stream = &mut self.client.stream;
         let before = stream.unwritten();
@@ -456,10 +458,8 @@ impl<'a> Exchange<'a> {
         let unchunked = self.terms.is_old && head.framing == Framing::Chunked;
         let ends_by_close = unchunked || head.framing == Framing::UntilClose;
         let unknown_rest = self.terms.expects_continue && !self.up.is_done();
-        self.last = !self.terms.persistent
-            || ends_by_close
-            || unknown_rest
-            || self.thread.is_closing();
+        self.last =
+            !self.terms.persistent || ends_by_close || unknown_rest || self.thread.is_closing();
         self.client.stream.resets_when_dropped(ends_by_close);
         self.received = Some(Received {
             body: Body::new(head.framing),

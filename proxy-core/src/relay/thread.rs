@@ -44,11 +44,12 @@ pub(super) struct Thread {
     pub(super) buffers: Rc<Buffers>,
     pub(super) timeouts: Rc<Timeouts>,
     pub(super) upstreams: Upstreams,
+    /// The upstream connections of requests that are in HTTP/2 on one side at least.
     pub(super) http2: http2::Upstreams,
 }
 
 impl Thread {
-    fn new(setup: Setup) -> Self {
+    pub(super) fn new(setup: Setup) -> Self {
         let via = match setup.config.server.via.as_str() {
             "" => String::new(),
             pseudonym => format!("Via: 1.1 {pseudonym}\r\n"),

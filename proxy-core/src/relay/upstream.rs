@@ -82,11 +82,7 @@ impl Upstreams {
         }
     }
 
-    async fn open(
-        &self,
-        target: &Target,
-        encryption: Encryption,
-    ) -> Result<Io, (Failure, String)> {
+    async fn open(&self, target: &Target, encryption: Encryption) -> Result<Io, (Failure, String)> {
         let failed = |error: io::Error| (failure_of(&error), error.to_string());
         let stream = TcpStream::connect((target.host(), target.port()))
             .await

@@ -121,7 +121,11 @@ impl<'b> RequestHead<'b> {
     pub fn write_onward(&self, onward: &Onward<'_>, out: &mut Vec<u8>) {
         out.reserve(
             self.lines.head.len()
-                + onward.path_and_query.iter().map(|piece| piece.len()).sum::<usize>()
+                + onward
+                    .path_and_query
+                    .iter()
+                    .map(|piece| piece.len())
+                    .sum::<usize>()
                 + onward.authority.len()
                 + onward.extra.len()
                 + 64,

@@ -47,7 +47,8 @@ async fn what_is_no_request_is_400_and_closed() {
 async fn an_upgrade_to_what_no_route_names_is_501_and_no_fault_of_ours() {
     let proxy = Proxy::start().await;
     let mut wire = proxy.connect().await;
-    let upgrade = b"GET /v1/realtime HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: chat\r\n\r\n";
+    let upgrade =
+        b"GET /v1/realtime HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: chat\r\n\r\n";
     wire.stream.write_all(upgrade).await.unwrap();
     let (status, answer) = json_answer(&mut wire).await;
     assert_eq!(
