@@ -3,6 +3,7 @@
 mod ending;
 mod failing;
 mod forwarding;
+mod hostile;
 mod limits;
 mod streaming;
 mod tls;
