@@ -1,12 +1,24 @@
 //! The relay between real sockets: a verifying client on one side, the fixture's upstream on the other.
 
+mod arrival;
+mod bodies;
+mod cuts;
+mod early;
 mod ending;
+mod ends;
+mod exact;
 mod failing;
 mod forwarding;
 mod hostile;
+mod interim;
+mod leaving;
 mod limits;
+mod pipelining;
 mod streaming;
+mod timeouts;
 mod tls;
+mod tunnels;
+mod upstreams;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,0 +1,176 @@
+//! Both directions at once: an answer that comes while the request is still being sent.
+
+use super::ends::*;
+use super::*;
+
+const LARGE: usize = 28 << 20;
+const REFUSAL: &str = "HTTP/1.1 413 Too Much\r\nX-Why: size\r\nContent-Length: 16\r\nConnection: close\r\n\r\nthat is too much";
+const REFUSED: &str = "HTTP/1.1 413 Too Much\r\nX-Why: size\r\nContent-Length: 16\r\n";
+
+/// What an upstream does after an answer for which it did not read the body.
+#[derive(Debug, Clone, Copy)]
+enum Then {
+    /// Nothing: it keeps the connection and reads no more of it.
+    Stays,
+    /// It says that nothing more comes, and reads no more.
+    Finishes,
+    /// It closes: what it did not read makes that a reset.
+    Closes,
+}
+
+const THEN: [Then; 3] = [Then::Stays, Then::Finishes, Then::Closes];
+
+/// A large request: its head, and its body in pieces.
+fn large(chunked: bool) -> (String, Vec<Vec<u8>>) {
+    let framing = match chunked {
+        true => "Transfer-Encoding: chunked".to_owned(),
+        false => format!("Content-Length: {LARGE}"),
+    };
+    let piece = vec![b'x'; 1 << 20];
+    let piece = if chunked { chunk(&piece) } else { piece };
+    let mut pieces = vec![piece; LARGE >> 20];
+    if chunked {
+        pieces.push(b"0\r\n\r\n".to_vec());
+    }
+    (
+        format!("POST /v1/x HTTP/1.1\r\nHost: proxy\r\n{framing}\r\n\r\n"),
+        pieces,
+    )
+}
+
+/// Refuses after the head.
+async fn refuse(mut upstream: Peer, then: Then) -> Option<Peer> {
+    upstream.send(REFUSAL).await;
+    match then {
+        Then::Stays => Some(upstream),
+        Then::Finishes => {
+            upstream.finish().await;
+            Some(upstream)
+        }
+        Then::Closes => None,
+    }
+}
+
+/// The refusal arrives whole, in whatever way the connection goes on.
+async fn expect_refusal(client: &mut Peer) {
+    client.expect(REFUSED).await;
+    let rest = client.head().await;
+    assert!(
+        rest == "\r\n" || rest.eq_ignore_ascii_case("connection: close\r\n\r\n"),
+        "{rest}"
+    );
+    client.expect("that is too much").await;
+}
+
+#[tokio::test]
+async fn an_early_answer_reaches_a_client_that_is_still_sending() {
+    let ends = Ends::start().await;
+    for (then, chunked) in THEN.iter().flat_map(|then| [(*then, false), (*then, true)]) {
+        let (head, pieces) = large(chunked);
+        let (mut client, upstream) = ends.asked(&head).await;
+        client.send(&pieces[0]).await;
+        let _upstream = refuse(upstream, then).await;
+        // It has 27 MB to send, and sends nothing before it has its answer.
+        expect_refusal(&mut client).await;
+    }
+}
+
+#[tokio::test]
+async fn an_early_answer_reaches_a_client_that_reads_only_after_it_sent_everything() {
+    let ends = Ends::start().await;
+    for (then, chunked) in THEN.iter().flat_map(|then| [(*then, false), (*then, true)]) {
+        let (head, pieces) = large(chunked);
+        let (mut client, upstream) = ends.asked(&head).await;
+        let refusing = refuse(upstream, then);
+        let sending = async {
+            for piece in &pieces {
+                client.send(piece).await;
+            }
+        };
+        let (_upstream, ()) = tokio::join!(refusing, sending);
+        expect_refusal(&mut client).await;
+    }
+}
+
+#[tokio::test]
+async fn an_answer_written_before_the_upstream_resets_is_not_lost() {
+    let ends = Ends::start().await;
+    for _ in 0..20 {
+        let (mut client, mut upstream) = ends.asked(large(false).0).await;
+        upstream.send(REFUSAL).await;
+        // The client's bytes meet a socket that is gone.
+        drop(upstream);
+        client.send([b'x'; 100_000]).await;
+        expect_refusal(&mut client).await;
+    }
+}
+
+#[tokio::test]
+async fn a_connection_serves_on_when_the_body_of_a_refused_request_has_come() {
+    let ends = Ends::start().await;
+    let head = "POST /v1/x HTTP/1.1\r\nHost: proxy\r\nContent-Length: 200000\r\n\r\n";
+    let (mut client, mut upstream) = ends.asked(head).await;
+    let refusal = "HTTP/1.1 401 No\r\nContent-Length: 2\r\n\r\nno";
+    upstream.send(refusal).await;
+    client.expect(refusal).await;
+    client.send([b'x'; 200_000]).await;
+    let next = "GET /v1/next HTTP/1.1\r\nHost: proxy\r\n\r\n";
+    client.send(next).await;
+    let mut upstream = ends.wherever(upstream, next).await;
+    let answer = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nyes";
+    upstream.send(answer).await;
+    client.expect(answer).await;
+}
+
+#[tokio::test]
+async fn both_directions_flow_at_once() {
+    let ends = Ends::start().await;
+    let head = "POST /v1/x HTTP/1.1\r\nHost: proxy\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let (mut client, mut upstream) = ends.asked(head).await;
+    let answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+    upstream.send(answer).await;
+    client.expect(answer).await;
+    for number in 0..100 {
+        let question = chunk(format!("question {number}").as_bytes());
+        client.send(&question).await;
+        upstream.expect(&question).await;
+        let answer = chunk(format!("answer {number}").as_bytes());
+        upstream.send(&answer).await;
+        client.expect(&answer).await;
+    }
+    // The request's end first, then the answer's; and the next time the other way round.
+    client.send("0\r\n\r\n").await;
+    upstream.expect("0\r\n\r\n").await;
+    client.expect_silence().await;
+    upstream.send("0\r\n\r\n").await;
+    client.expect("0\r\n\r\n").await;
+}
+
+#[tokio::test]
+async fn two_large_bodies_pass_each_other() {
+    const LENGTH: usize = 8 << 20;
+    let ends = Ends::start().await;
+    let head = format!("POST /v1/x HTTP/1.1\r\nHost: proxy\r\nContent-Length: {LENGTH}\r\n\r\n");
+    let (client, upstream) = ends.asked(head).await;
+    let up = fixtures::script::noise(1, LENGTH);
+    let down = fixtures::script::noise(2, LENGTH);
+    let answer = [
+        format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n").as_bytes(),
+        &down,
+    ]
+    .concat();
+    let exchange = |peer: Peer, send: Vec<u8>, wanted: Vec<u8>| async move {
+        let (mut reading, mut writing) = peer.stream.into_split();
+        let mut came = vec![0; wanted.len()];
+        let writing = async { writing.write_all(&send).await };
+        let reading = tokio::io::AsyncReadExt::read_exact(&mut reading, &mut came);
+        let (written, read) = soon(async { tokio::join!(writing, reading) }).await;
+        written.unwrap();
+        read.unwrap();
+        assert!(came == wanted);
+    };
+    tokio::join!(
+        exchange(client, up.clone(), answer.clone()),
+        exchange(upstream, answer, up)
+    );
+}
