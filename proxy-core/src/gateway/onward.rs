@@ -43,10 +43,15 @@ impl<'g, 'h> OnwardPath<'g, 'h> {
         }
     }
 
-    /// Its pieces: the upstream's own path, the client's path, the client's query without the question mark.
+    /// Its pieces, to be written one behind the other.
     #[must_use]
-    pub const fn pieces(&self) -> (&'g str, &'h str, Option<&'h str>) {
-        (self.base, self.path, self.query)
+    pub fn pieces<'a>(&self) -> [&'a str; 4]
+    where
+        'g: 'a,
+        'h: 'a,
+    {
+        let (mark, query) = self.query.map_or(("", ""), |query| ("?", query));
+        [self.base, self.path, mark, query]
     }
 
     /// How many bytes [`Self::write`] appends.

@@ -1,26 +1,38 @@
 //! Moves the bytes between clients and upstreams.
 //!
 //! The face is [`Relay`]: adopt a socket, and it is served until its end. What becomes of a request is asked of the
-//! [`Gateway`]; who gives us sockets, and why we drain, is nobody's business here. Behind the face stands hyper for now;
-//! the walk of one request is `connection` (the socket's life), `exchange` (one request and its answer), `upstream`
-//! (the other side) and `body` (what flows between them).
+//! [`Gateway`]; who gives us sockets, and why we drain, is nobody's business here.
+//!
+//! The walk of one request: `connection` (request after request on one socket), `request` (from a head's bytes to what
+//! is to be done), `exchange` (one request and its answer, both directions at once), `upstream` (the other side) and
+//! `stream` (one socket). What is pure, `head`, `framing` and `chunked`, decides about bytes and knows no socket. HTTP/2
+//! is spoken by hyper, in `http2`.
 
-mod body;
+mod answer;
+mod buffers;
+mod chunked;
+mod client;
 mod connection;
 mod counters;
 mod exchange;
-mod headers;
+mod framing;
+mod head;
+mod http2;
+mod leaving;
 mod pool;
+mod request;
 mod selftest;
-mod socket;
+mod stream;
 mod thread;
+mod timeouts;
 mod tls;
+mod trailers;
+mod tunnel;
 mod upstream;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use staging::report::{Exit, Report};
 use tokio::sync::{mpsc, watch};
@@ -62,18 +74,9 @@ enum Phase {
 }
 
 /// What no configuration says, but a test must be able to say.
+#[derive(Default)]
 struct Tuning {
     tls: tls::Tls,
-    head_timeout: Duration,
-}
-
-impl Default for Tuning {
-    fn default() -> Self {
-        Self {
-            tls: tls::Tls::default(),
-            head_timeout: Duration::from_secs(30),
-        }
-    }
 }
 
 /// What becomes of connections that are between two exchanges.
@@ -138,7 +141,7 @@ impl Report for RelayError {
 impl Relay {
     /// Starts `threads` relay threads (at least one), each with its own single-threaded runtime. Needs no runtime around it.
     ///
-    /// `config` is kept for what later versions read from it; routes and upstreams come through `gateway`.
+    /// `config` is read for the limits of the client's side; routes and upstreams come through `gateway`.
     ///
     /// # Errors
     /// [`RelayError::BuildRuntime`] and [`RelayError::StartThread`] when the system refuses; nothing runs then.
@@ -168,7 +171,6 @@ impl Relay {
                 counters: Arc::clone(&counters),
                 phase: watched.clone(),
                 tls: tuning.tls.clone(),
-                head_timeout: tuning.head_timeout,
             };
             thread::start(setup, receiver)?;
             senders.push(sender);
@@ -240,6 +242,14 @@ impl Relay {
     pub async fn self_test(&self) -> Result<(), SelfTestError> {
         selftest::run(self).await
     }
+}
+
+/// The pure parts, for the fuzz targets and their corpus. Nobody else looks here.
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use super::chunked::{BadChunk, Chunked};
+    pub use super::framing::{BadBody, Body, Cut, Framing};
+    pub use super::head::*;
 }
 
 #[cfg(test)]

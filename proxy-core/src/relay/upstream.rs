@@ -1,44 +1,43 @@
-//! The other side of an exchange: a connection to the upstream, the request on it, the head of its answer.
+//! The other side of an exchange: a connection to an upstream, a kept one or a new one.
 
 use std::io;
-use std::pin::Pin;
-use std::rc::Rc;
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::sync::Arc;
 
-use http::{Request, Response};
-use hyper::body::Incoming;
-use hyper::client::conn::http1::Builder;
-use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio_rustls::client::TlsStream;
 
-use super::body::RequestBody;
-use super::connection::FIELD_LIMIT;
-use super::pool::{Lease, Link, Pool};
+use super::pool::Pool;
+use super::stream::{Io, Stream};
 use super::tls::Tls;
 use crate::gateway::Target;
 use crate::gateway::answers::Failure;
 
 /// The upstream connections of one thread.
 pub(super) struct Upstreams {
-    pool: Rc<Pool>,
+    pool: Pool,
     tls: Tls,
 }
 
-/// What became of one attempt.
-enum Attempt {
-    Answered(Response<Incoming>),
-    /// The connection had closed before a byte of the request was written: another one may be tried.
-    NeverSent(Request<RequestBody>),
-    Failed(Failure),
+/// Whether a new connection is encrypted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Encryption {
+    /// As the upstream's address says.
+    AsConfigured,
+    /// Never: what flows in a tunnel is not ours.
+    None,
+}
+
+/// A connection to an upstream, in use by one exchange.
+pub(super) struct Upstream {
+    pub(super) stream: Stream,
+    /// Whether it served an exchange before, so that it may turn out to be closed already.
+    pub(super) reused: bool,
+    target: Arc<Target>,
 }
 
 impl Upstreams {
     pub(super) fn new(tls: Tls) -> Self {
         Self {
-            pool: Rc::default(),
+            pool: Pool::default(),
             tls,
         }
     }
@@ -48,160 +47,68 @@ impl Upstreams {
         self.pool.sweep();
     }
 
-    /// Sends the request and waits for the answer's head. A request goes out once: only one of which nothing was written
-    /// is tried on another connection.
-    pub(super) async fn send(
-        &self,
-        target: &Target,
-        mut request: Request<RequestBody>,
-    ) -> Result<(Response<Incoming>, Lease), Failure> {
-        loop {
-            let mut lease = match self.pool.take(target) {
-                Some(lease) => lease,
-                None => self.pool.lease(target, self.connect(target).await?),
-            };
-            match attempt(&mut lease, target, request).await {
-                Attempt::Answered(answer) if answer.status().is_informational() => {
-                    return Err(Failure::NoAnswer);
-                }
-                Attempt::Answered(answer) => return Ok((answer, lease)),
-                Attempt::NeverSent(unsent) if lease.reused => request = unsent,
-                Attempt::NeverSent(_) => return Err(Failure::NoAnswer),
-                Attempt::Failed(failure) => return Err(failure),
-            }
-        }
+    /// An idle connection, if there is one.
+    pub(super) fn kept(&self, target: &Arc<Target>) -> Option<Upstream> {
+        Some(Upstream {
+            stream: self.pool.take(target)?,
+            reused: true,
+            target: Arc::clone(target),
+        })
     }
 
-    async fn connect(&self, target: &Target) -> Result<Link, Failure> {
-        match tokio::time::timeout(target.upstream.connect_timeout, self.open(target)).await {
-            Ok(Ok(link)) => Ok(link),
-            Ok(Err(cause)) => {
-                tracing::warn!(
-                    upstream = target.name,
-                    cause,
-                    "cannot connect to the upstream"
-                );
-                Err(Failure::Unreachable)
+    /// A new connection, in time or not at all.
+    pub(super) async fn connect(
+        &self,
+        target: &Arc<Target>,
+        encryption: Encryption,
+    ) -> Result<Upstream, Failure> {
+        let limit = target.upstream.connect_timeout;
+        match tokio::time::timeout(limit, self.open(target, encryption)).await {
+            Ok(Ok(io)) => Ok(Upstream {
+                stream: Stream::new(io),
+                reused: false,
+                target: Arc::clone(target),
+            }),
+            Ok(Err((failure, cause))) => {
+                let upstream = &target.name;
+                tracing::warn!(upstream, cause, "cannot connect to the upstream");
+                Err(failure)
             }
             Err(_elapsed) => {
-                tracing::warn!(
-                    upstream = target.name,
-                    "cannot connect to the upstream in time"
-                );
+                let upstream = &target.name;
+                tracing::warn!(upstream, "cannot connect to the upstream in time");
                 Err(Failure::ConnectTimeout)
             }
         }
     }
 
-    async fn open(&self, target: &Target) -> Result<Link, String> {
+    async fn open(&self, target: &Target, encryption: Encryption) -> Result<Io, (Failure, String)> {
+        let failed = |error: io::Error| (failure_of(&error), error.to_string());
         let stream = TcpStream::connect((target.host(), target.port()))
             .await
-            .map_err(|error| error.to_string())?;
-        stream
-            .set_nodelay(true)
-            .map_err(|error| error.to_string())?;
-        let stream = if target.is_tls() {
-            Stream::Tls(Box::new(self.tls.connect(target.host(), stream).await?))
-        } else {
-            Stream::Plain(stream)
-        };
-        let (sender, driver) = Builder::new()
-            .preserve_header_case(true)
-            .max_headers(FIELD_LIMIT)
-            .handshake(TokioIo::new(stream))
-            .await
-            .map_err(|error| error.to_string())?;
-        // Its errors reach whoever waits for an answer or reads a body.
-        let driver = tokio::task::spawn_local(async move { drop(driver.await) }).abort_handle();
-        Ok(Link { sender, driver })
-    }
-}
-
-async fn attempt(lease: &mut Lease, target: &Target, request: Request<RequestBody>) -> Attempt {
-    let answer = lease.sender().try_send_request(request);
-    let outcome = match target.upstream.first_byte_timeout {
-        Duration::ZERO => answer.await,
-        limit => match tokio::time::timeout(limit, answer).await {
-            Ok(outcome) => outcome,
-            Err(_elapsed) => return Attempt::Failed(Failure::AnswerTimeout),
-        },
-    };
-    match outcome {
-        Ok(answer) => Attempt::Answered(answer),
-        Err(mut error) => match error.take_message() {
-            Some(unsent) => Attempt::NeverSent(unsent),
-            None => {
-                let cause = error.error();
-                tracing::warn!(upstream = target.name, %cause, "no answer from the upstream");
-                Attempt::Failed(match cause.is_parse() || cause.is_parse_too_large() {
-                    true => Failure::BadAnswer,
-                    false => Failure::NoAnswer,
-                })
-            }
-        },
-    }
-}
-
-/// A connection to an upstream, encrypted or not.
-enum Stream {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
-}
-
-macro_rules! on_stream {
-    ($self:expr, $stream:ident => $call:expr) => {
-        match $self.get_mut() {
-            Stream::Plain($stream) => {
-                let $stream = Pin::new($stream);
-                $call
-            }
-            Stream::Tls($stream) => {
-                let $stream = Pin::new(&mut **$stream);
-                $call
-            }
+            .map_err(failed)?;
+        stream.set_nodelay(true).map_err(failed)?;
+        if encryption == Encryption::None || !target.is_tls() {
+            return Ok(Io::Tcp(stream));
         }
-    };
-}
+        let encrypted = self.tls.connect(target.host(), stream).await;
+        encrypted
+            .map(|stream| Io::Tls(Box::new(stream)))
+            .map_err(|cause| (Failure::Unreachable, cause))
+    }
 
-impl AsyncRead for Stream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        on_stream!(self, stream => stream.poll_read(cx, buffer))
+    /// The exchange ended well for both sides: the connection waits for the next one.
+    pub(super) fn keep(&self, upstream: Upstream) {
+        self.pool.put(&upstream.target, upstream.stream);
     }
 }
 
-impl AsyncWrite for Stream {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        on_stream!(self, stream => stream.poll_write(cx, bytes))
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        on_stream!(self, stream => stream.poll_write_vectored(cx, slices))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(stream) => stream.is_write_vectored(),
-            Self::Tls(stream) => stream.is_write_vectored(),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        on_stream!(self, stream => stream.poll_flush(cx))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        on_stream!(self, stream => stream.poll_shutdown(cx))
+/// Descriptors are ours: an upstream is not to blame for a limit of this process or host.
+fn failure_of(error: &io::Error) -> Failure {
+    const EMFILE: i32 = rustix::io::Errno::MFILE.raw_os_error();
+    const ENFILE: i32 = rustix::io::Errno::NFILE.raw_os_error();
+    match error.raw_os_error() {
+        Some(EMFILE | ENFILE) => Failure::NoDescriptors,
+        _ => Failure::Unreachable,
     }
 }

@@ -96,8 +96,10 @@ async fn the_upstream_gets_the_fields_as_sent_without_those_of_this_connection()
         [
             field("Accept-Encoding", "gzip, br"),
             field("Authorization", "Bearer KEY"),
+            field("Connection", "TE"),
             field("Content-Length", "2"),
             field("Host", &proxy.upstream.address().to_string()),
+            field("TE", "trailers"),
             field("X-API-Key", "key"),
             field("X-Twice", "a"),
             field("X-Twice", "b"),

@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// Long enough for what is on time on a busy machine.
+const SHORT: Duration = Duration::from_millis(300);
+
 #[tokio::test]
 async fn a_head_that_is_too_large_is_431() {
     let proxy = Proxy::start().await;
@@ -41,10 +44,11 @@ async fn what_is_no_request_is_400_and_closed() {
 }
 
 #[tokio::test]
-async fn an_upgrade_is_501_and_no_fault_of_ours() {
+async fn an_upgrade_to_what_no_route_names_is_501_and_no_fault_of_ours() {
     let proxy = Proxy::start().await;
     let mut wire = proxy.connect().await;
-    let upgrade = b"GET /v1/realtime HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\n";
+    let upgrade =
+        b"GET /v1/realtime HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: chat\r\n\r\n";
     wire.stream.write_all(upgrade).await.unwrap();
     let (status, answer) = json_answer(&mut wire).await;
     assert_eq!(
@@ -98,11 +102,7 @@ async fn a_client_that_waits_for_continue_is_refused_without_it() {
 
 #[tokio::test]
 async fn a_head_that_does_not_end_in_time_is_408_and_an_idle_connection_is_no_such_head() {
-    let tuning = Tuning {
-        head_timeout: Duration::from_millis(150),
-        ..Tuning::default()
-    };
-    let proxy = Proxy::start_tuned(|_| {}, &tuning).await;
+    let proxy = Proxy::start_serving(|server| server.header_timeout = SHORT).await;
     let mut unused = proxy.connect().await;
     let mut idle = proxy.connect_and_use().await;
     let mut slow = proxy.connect_and_use().await;
@@ -121,15 +121,11 @@ async fn a_head_that_does_not_end_in_time_is_408_and_an_idle_connection_is_no_su
 
 #[tokio::test]
 async fn a_slow_body_is_not_a_slow_head() {
-    let tuning = Tuning {
-        head_timeout: Duration::from_millis(150),
-        ..Tuning::default()
-    };
-    let proxy = Proxy::start_tuned(|_| {}, &tuning).await;
+    let proxy = Proxy::start_serving(|server| server.header_timeout = SHORT).await;
     let mut wire = proxy.connect().await;
     let (head, body) = PLAIN.split_at(PLAIN.len() - 2);
     wire.stream.write_all(head).await.unwrap();
-    tokio::time::sleep(tuning.head_timeout * 2).await;
+    tokio::time::sleep(SHORT * 2).await;
     wire.stream.write_all(body).await.unwrap();
     assert_eq!(json_answer(&mut wire).await.0, 200);
 }

@@ -9,6 +9,7 @@ mod ends;
 mod exact;
 mod failing;
 mod forwarding;
+mod hostile;
 mod interim;
 mod leaving;
 mod limits;
@@ -31,7 +32,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::{Drain, Relay, Tuning};
-use crate::config::{Config, Route, Upstream as UpstreamConfig};
+use crate::config::{Config, Route, Server, Upstream as UpstreamConfig};
 use crate::gateway::{Gateway, Vitals};
 
 /// A relay with a listener before it and the fixture's upstream behind it.
@@ -69,6 +70,19 @@ impl Proxy {
         let mut to = UpstreamConfig::new(upstream.url());
         change(&mut to);
         let relay = relay_with(to, 2, tuning);
+        Self::before(upstream, relay).await
+    }
+
+    /// `change` may shorten the time-outs of the client's side, or add what only a configuration adds.
+    async fn start_serving(change: impl FnOnce(&mut Server)) -> Self {
+        let upstream = Upstream::start().await.unwrap();
+        let mut config = config_to(UpstreamConfig::new(upstream.url()));
+        change(&mut config.server);
+        let relay = relay_of(config, 2, &Tuning::default());
+        Self::before(upstream, relay).await
+    }
+
+    async fn before(upstream: Upstream, relay: Relay) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let adopting = relay.clone();
@@ -119,9 +133,18 @@ fn relay_to(upstream: UpstreamConfig, threads: usize) -> Relay {
 }
 
 fn relay_with(upstream: UpstreamConfig, threads: usize, tuning: &Tuning) -> Relay {
+    relay_of(config_to(upstream), threads, tuning)
+}
+
+/// Everything goes to this upstream.
+fn config_to(upstream: UpstreamConfig) -> Config {
     let mut config = Config::default();
     config.upstreams.insert("fixture".into(), upstream);
     config.routes = vec![Route::new("/v1/*", "fixture")];
+    config
+}
+
+fn relay_of(config: Config, threads: usize, tuning: &Tuning) -> Relay {
     let gateway = Arc::new(Gateway::new(&config, Arc::new(Process)).unwrap());
     Relay::start_with(Arc::new(config), gateway, threads, tuning).unwrap()
 }

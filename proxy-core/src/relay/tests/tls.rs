@@ -15,7 +15,6 @@ use crate::relay::tls::Tls;
 fn trusting() -> Tuning {
     Tuning {
         tls: Tls::trusting(certificates(AUTHORITY)),
-        ..Tuning::default()
     }
 }
 

@@ -1,0 +1,250 @@
+//! A client's side: its socket, what it has sent ahead of what is being done, and its deadlines.
+
+use std::future::Future;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::time::{Instant, Sleep};
+
+use super::Drain;
+use super::buffers::Buffer;
+use super::exchange::After;
+use super::leaving::{self, Fin};
+use super::stream::{Io, Stream};
+use super::thread::Thread;
+use super::timeouts::{Alarm, Direction};
+
+/// How much of requests that are not their turn yet is read; more stays in the kernel.
+const AHEAD_LIMIT: usize = 64 * 1024;
+/// How long a drain that closes waits for the first request of a connection.
+const FIRST_REQUEST: Duration = Duration::from_secs(1);
+
+/// A client's connection.
+pub(super) struct Client {
+    pub(super) stream: Stream,
+    pub(super) alarm: Alarm,
+    /// Whose address `X-Forwarded-For` names; only where that is configured.
+    pub(super) address: Option<IpAddr>,
+    /// Read, and not yet served: a part of a head, or the next requests.
+    ahead: Buffer,
+    /// Whether `ahead` holds bytes that nobody has looked at since they came.
+    is_fresh: bool,
+    /// Whether the head that is being received has its deadline.
+    head_begun: bool,
+    /// Whether at least one request came.
+    used: bool,
+    /// The client has sent a FIN.
+    ended: bool,
+    /// For a client that half-closed: when it is asked about again.
+    ask_again: Option<Pin<Box<Sleep>>>,
+}
+
+/// What came while a request was waited for.
+pub(super) enum More {
+    /// Bytes; all that were received of what is next.
+    Bytes(Buffer),
+    /// Nothing more comes, or nothing more is wanted: between two requests, so nothing is cut.
+    Ended,
+    /// A drain wants the connection, which is between two requests.
+    GiveBack,
+    /// A head was begun and did not end in time.
+    TooSlow,
+}
+
+impl Client {
+    pub(super) fn adopt(thread: &Thread, socket: OwnedFd) -> io::Result<Self> {
+        let stream = Stream::adopt(socket)?;
+        let address = match stream.io() {
+            Some(Io::Tcp(tcp)) if thread.config.server.forwarded => {
+                tcp.peer_addr().ok().map(|peer| peer.ip().to_canonical())
+            }
+            _ => None,
+        };
+        Ok(Self {
+            stream,
+            alarm: thread.timeouts.alarm(),
+            address,
+            ahead: Buffer::default(),
+            is_fresh: false,
+            head_begun: false,
+            used: false,
+            ended: false,
+            ask_again: None,
+        })
+    }
+
+    /// Waits for more of the next request.
+    pub(super) async fn more(&mut self, thread: &Thread) -> More {
+        std::future::poll_fn(|cx| self.poll_more(cx, thread)).await
+    }
+
+    fn poll_more(&mut self, cx: &mut Context<'_>, thread: &Thread) -> Poll<More> {
+        if std::mem::take(&mut self.is_fresh) && !self.ahead.is_empty() {
+            return Poll::Ready(More::Bytes(std::mem::take(&mut self.ahead)));
+        }
+        if self.ended {
+            return Poll::Ready(More::Ended);
+        }
+        self.alarm.register(cx);
+        let mut buffer = thread.buffers.take();
+        match self.stream.poll_read(cx, &mut buffer) {
+            Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(More::Ended),
+            Poll::Ready(Ok(_)) if self.ahead.is_empty() => {
+                return Poll::Ready(More::Bytes(buffer));
+            }
+            Poll::Ready(Ok(_)) => {
+                self.ahead.append(buffer.unread());
+                return Poll::Ready(More::Bytes(std::mem::take(&mut self.ahead)));
+            }
+            Poll::Pending => {}
+        }
+        if self.alarm.has_fired(Direction::Up) {
+            return Poll::Ready(match self.head_begun {
+                true => More::TooSlow,
+                false => More::Ended,
+            });
+        }
+        if !self.alarm.is_set(Direction::Up) {
+            let server = &thread.config.server;
+            self.alarm.set(
+                Direction::Up,
+                match self.head_begun {
+                    true => server.header_timeout,
+                    false => server.idle_timeout,
+                },
+            );
+        }
+        match &*thread.drain.borrow() {
+            Some(_) if self.head_begun => Poll::Pending,
+            Some(Drain::GiveBack(_)) => Poll::Ready(More::GiveBack),
+            // Closing on bytes that nobody has read would reset a request that had begun to arrive.
+            Some(Drain::Close) if self.stream.has_unread() => Poll::Pending,
+            Some(Drain::Close) if self.used => Poll::Ready(More::Ended),
+            Some(Drain::Close) => self.poll_first_request(),
+            None => Poll::Pending,
+        }
+    }
+
+    /// A connection that never had a request may be one whose first is on its way, or one that another worker gave
+    /// back and that stays idle for hours: a moment tells.
+    fn poll_first_request(&mut self) -> Poll<More> {
+        if self.alarm.has_fired(Direction::Down) {
+            return Poll::Ready(More::Ended);
+        }
+        if !self.alarm.is_set(Direction::Down) {
+            self.alarm.set(Direction::Down, FIRST_REQUEST);
+        }
+        Poll::Pending
+    }
+
+    /// Keeps a part of a head until more of it comes; it must be whole in time.
+    pub(super) fn keep_part(&mut self, mut bytes: Buffer) {
+        bytes.settle();
+        self.ahead = bytes;
+        if !self.head_begun {
+            self.head_begun = true;
+            self.alarm.clear(Direction::Up);
+        }
+    }
+
+    /// A request's head is whole.
+    pub(super) fn begin(&mut self) {
+        self.used = true;
+        self.head_begun = false;
+        self.alarm.clear(Direction::Up);
+        self.alarm.clear(Direction::Down);
+    }
+
+    /// Keeps what was read of the next requests.
+    pub(super) fn keep_ahead(&mut self, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            self.ahead.append(bytes);
+            self.is_fresh = true;
+        }
+    }
+
+    /// What was read beyond the request being served, for who goes on without requests.
+    pub(super) fn take_ahead(&mut self) -> Buffer {
+        self.is_fresh = false;
+        std::mem::take(&mut self.ahead)
+    }
+
+    /// What is to be done after an answer that is the last one on this connection.
+    pub(super) fn after_last(&self, is_read: bool) -> After {
+        match is_read && self.ahead.is_empty() {
+            true => After::Close,
+            false => After::Linger,
+        }
+    }
+
+    /// Reads a piece of the request's body. Zero bytes are the end of all that the client sends.
+    pub(super) fn poll_body(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut Buffer,
+    ) -> Poll<io::Result<usize>> {
+        let read = self.stream.poll_read(cx, buffer);
+        self.ended |= matches!(read, Poll::Ready(Ok(0)));
+        read
+    }
+
+    /// Whether the client has left although more of its request's body is to come; to be asked while nobody reads it.
+    pub(super) fn has_left_behind_its_body(&mut self, cx: &mut Context<'_>) -> bool {
+        loop {
+            let timer = self
+                .ask_again
+                .get_or_insert_with(|| Box::pin(tokio::time::sleep(leaving::ASK_AGAIN)));
+            if timer.as_mut().poll(cx).is_pending() {
+                return false;
+            }
+            self.ask_again = None;
+            if self.stream.is_closed_for_reading()
+                && leaving::judge(&self.stream, Duration::ZERO) == Fin::Left
+            {
+                return true;
+            }
+        }
+    }
+
+    /// Whether the client has left; to be asked when nothing of the current request is left to read. Reads ahead, within
+    /// bounds, for behind a next request the end of the connection may stand.
+    pub(super) fn has_left(
+        &mut self,
+        cx: &mut Context<'_>,
+        thread: &Thread,
+        request_ended: Instant,
+    ) -> bool {
+        while !self.ended {
+            if self.ahead.len() >= AHEAD_LIMIT {
+                return false;
+            }
+            let mut buffer = thread.buffers.take();
+            match self.stream.poll_read(cx, &mut buffer) {
+                Poll::Pending => return false,
+                Poll::Ready(Err(_)) => return true,
+                Poll::Ready(Ok(0)) => self.ended = true,
+                Poll::Ready(Ok(_)) => self.keep_ahead(buffer.unread()),
+            }
+        }
+        loop {
+            let since_request = match &mut self.ask_again {
+                None => request_ended.elapsed(),
+                Some(timer) => {
+                    if timer.as_mut().poll(cx).is_pending() {
+                        return false;
+                    }
+                    // When it came was judged once; of a peer elsewhere nothing new is learned by asking again.
+                    Duration::ZERO
+                }
+            };
+            if leaving::judge(&self.stream, since_request) == Fin::Left {
+                return true;
+            }
+            self.ask_again = Some(Box::pin(tokio::time::sleep(leaving::ASK_AGAIN)));
+        }
+    }
+}

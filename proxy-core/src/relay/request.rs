@@ -1,0 +1,147 @@
+//! From the bytes of a request's head to what is to be done with it. Nothing is sent and nothing waits here.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use super::buffers::Buffer;
+use super::client::Client;
+use super::framing::Framing;
+use super::head::{Asked, Onward, RequestHead, Slots, Target as RequestTarget, Version};
+use super::thread::Thread;
+use crate::gateway::answers::{self, LocalAnswer, Shape};
+use crate::gateway::{Decision, RequestHead as GatewayHead, Target};
+
+/// What is to be done.
+pub(super) enum Next {
+    /// Nothing before more bytes came.
+    Incomplete,
+    /// The head cannot be believed, and so nothing that follows it.
+    Refuse(LocalAnswer),
+    /// It is answered here.
+    Answer(LocalAnswer, Terms),
+    /// It goes to an upstream.
+    Forward(Forward),
+    /// A raw tunnel to an upstream, behind a head of so many bytes.
+    Connect(Arc<Target>, usize),
+}
+
+/// What the two sides of a client's connection agreed on for one exchange.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Terms {
+    /// How many bytes the head has.
+    pub(super) head: usize,
+    pub(super) framing: Framing,
+    pub(super) asked: Asked,
+    /// The client is older than HTTP/1.1: no chunks, no interim answers.
+    pub(super) is_old: bool,
+    /// Whether the client wants the connection to go on.
+    pub(super) persistent: bool,
+    /// The client waits for our word before it sends its body.
+    pub(super) expects_continue: bool,
+    /// How an error of ours must look.
+    pub(super) shape: Shape,
+}
+
+/// A request on its way to an upstream.
+pub(super) struct Forward {
+    pub(super) target: Arc<Target>,
+    /// The head as the upstream gets it.
+    pub(super) head: Buffer,
+    pub(super) terms: Terms,
+    /// The protocol may be switched: the client asked, and the route allows it.
+    pub(super) upgrade: bool,
+}
+
+/// Reads a request's head and decides.
+pub(super) fn decide(thread: &Thread, client: &Client, bytes: &[u8]) -> Next {
+    let mut slots = Slots::new();
+    let head = match RequestHead::parse(bytes, &mut slots) {
+        Ok(Some(head)) => head,
+        Ok(None) => return Next::Incomplete,
+        Err(refusal) => {
+            let (status, sentence) = (refusal.status(), refusal.to_string());
+            return Next::Refuse(answers::refused(Shape::default(), status, &sentence));
+        }
+    };
+    let (path, query) = match head.target {
+        RequestTarget::Path { path, query } => (path, query),
+        RequestTarget::Asterisk => ("*", None),
+        RequestTarget::Authority(authority) => return connect(thread, &head, authority),
+    };
+    let asked = GatewayHead {
+        method: head.method,
+        path,
+        query,
+        fields: &head.fields,
+        upgrade: head.upgrade,
+    };
+    match thread.gateway.decide(&asked) {
+        Decision::Answer(answer) => Next::Answer(answer, terms(&head, Shape::of(&asked))),
+        Decision::Forward(forward) => {
+            let mut onward = thread.buffers.take();
+            head.write_onward(
+                &Onward {
+                    path_and_query: forward.path_and_query.pieces(),
+                    authority: forward.target.authority.as_str(),
+                    upgrade: forward.upgrade,
+                    extra: extra_fields(thread, client, &head).as_bytes(),
+                },
+                onward.end(),
+            );
+            Next::Forward(Forward {
+                target: Arc::clone(forward.target),
+                head: onward,
+                terms: terms(&head, forward.shape),
+                upgrade: forward.upgrade,
+            })
+        }
+    }
+}
+
+fn connect(thread: &Thread, head: &RequestHead<'_>, authority: &str) -> Next {
+    let shape = Shape::default();
+    match thread.gateway.connect(authority) {
+        Some(target) => Next::Connect(Arc::clone(target), head.length),
+        None => Next::Answer(answers::connect_refused(shape), terms(head, shape)),
+    }
+}
+
+fn terms(head: &RequestHead<'_>, shape: Shape) -> Terms {
+    Terms {
+        head: head.length,
+        framing: head.framing,
+        asked: match head.method {
+            "HEAD" => Asked::Head,
+            _ => Asked::Other,
+        },
+        is_old: head.version == Version::Http10,
+        persistent: head.persistent,
+        expects_continue: head.expects_continue,
+        shape,
+    }
+}
+
+/// The field lines that only a configuration adds.
+fn extra_fields(thread: &Thread, client: &Client, head: &RequestHead<'_>) -> String {
+    let server = &thread.config.server;
+    let mut lines = String::new();
+    if !server.via.is_empty() {
+        let version = match head.version {
+            Version::Http10 => "1.0",
+            Version::Http11 => "1.1",
+        };
+        // Writing to a string never fails.
+        let _ok = write!(lines, "Via: {version} {}\r\n", server.via);
+    }
+    if server.forwarded {
+        if let Some(address) = client.address {
+            let _ok = write!(lines, "X-Forwarded-For: {address}\r\n");
+        }
+        lines.push_str("X-Forwarded-Proto: http\r\n");
+        let host = crate::gateway::Fields::first(&head.fields, "host");
+        if let Some(host) = host.and_then(|host| std::str::from_utf8(host).ok()) {
+            let _ok = write!(lines, "X-Forwarded-Host: {host}\r\n");
+        }
+    }
+    lines
+}
