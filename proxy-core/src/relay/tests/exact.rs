@@ -79,7 +79,7 @@ async fn any_method_passes_in_its_own_case() {
 
 #[tokio::test]
 async fn chunks_keep_their_framing_in_both_directions() {
-    const CHUNKS: &str = "5;ext=1;Quoted=\"a;b\\\"c\"\r\nhello\r\n00A\r\n0123456789\r\n0a;x\r\nabcdefghij\r\n0000000000000001 ;spaced = y\r\n.\r\n\
+    const CHUNKS: &str = "5;ext=1;Quoted=\"a;b\\\"c\"\r\nhello\r\n00A\r\n0123456789\r\n0a;x\r\nabcdefghij\r\n0000000000000001;y\r\n.\r\n\
         000;last\r\nX-Sum:  1 \r\nx-sum: 2\r\nETag: \"q\"\r\n\r\n";
     let ends = Ends::start().await;
     let request = format!(

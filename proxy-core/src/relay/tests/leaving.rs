@@ -272,6 +272,18 @@ async fn a_client_that_leaves_while_its_upstream_does_not_read_cancels_it_at_onc
 }
 
 #[tokio::test]
+async fn a_client_that_leaves_behind_a_flood_of_requests_cancels_the_upstream_at_once() {
+    let flood = REQUEST.repeat(400_000 / REQUEST.len());
+    expect_prompt_cancelling(async |ends: &Ends| {
+        let (mut client, mut upstream) = ends.asked(REQUEST).await;
+        client.send(&flood).await;
+        upstream.expect_silence().await;
+        (client, upstream)
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_client_that_half_closed_and_then_left_is_noticed_by_the_next_event() {
     let ends = Ends::start().await;
     let (mut client, mut upstream) = ends.asked(REQUEST).await;

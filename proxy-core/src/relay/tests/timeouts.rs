@@ -128,6 +128,22 @@ async fn a_body_that_its_upstream_does_not_take_is_not_one_that_stopped() {
 }
 
 #[tokio::test]
+async fn a_client_that_waits_for_continue_is_not_slow_with_its_body() {
+    let ends = with_server("body_timeout = \"400ms\"").await;
+    let head =
+        "POST /v1/x HTTP/1.1\r\nHost: proxy\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n";
+    let (mut client, mut upstream) = ends.asked(head).await;
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    let go_on = "HTTP/1.1 100 Continue\r\n\r\n";
+    upstream.send(go_on).await;
+    client.expect(go_on).await;
+    client.send("hello").await;
+    upstream.expect("hello").await;
+    upstream.send(OK).await;
+    client.expect(OK).await;
+}
+
+#[tokio::test]
 async fn a_client_that_takes_nothing_is_left_and_its_upstream_too() {
     let ends = with_server("send_timeout = \"500ms\"").await;
     let (client, mut upstream) = ends.asked(REQUEST).await;
@@ -248,6 +264,47 @@ async fn an_upstream_is_waited_for_from_the_end_of_the_request() {
     }
     upstream.send(OK).await;
     client.expect(OK).await;
+}
+
+#[tokio::test]
+async fn an_upstream_is_not_silent_while_its_client_pauses_inside_a_body() {
+    let ends = with_upstream("first_byte_timeout = \"400ms\"").await;
+    let head = "POST /v1/x HTTP/1.1\r\nHost: proxy\r\nContent-Length: 8\r\n\r\nhalf";
+    let (mut client, mut upstream) = ends.asked(head).await;
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    client.send("half").await;
+    upstream.expect("half").await;
+    upstream.send(OK).await;
+    client.expect(OK).await;
+}
+
+#[tokio::test]
+async fn zero_never_expires() {
+    let ends = Ends::with(Lines {
+        server: "body_timeout = \"0\"\nsend_timeout = \"0\"\nidle_timeout = \"0\"",
+        upstream: "first_byte_timeout = \"0\"\nidle_timeout = \"0\"",
+        route: "",
+    })
+    .await;
+    let pause = || tokio::time::sleep(Duration::from_millis(1_200));
+    let mut client = ends.client().await;
+    pause().await;
+    client
+        .send("POST /v1/x HTTP/1.1\r\nHost: proxy\r\nContent-Length: 2\r\n\r\n{")
+        .await;
+    let mut upstream = ends.upstream().await;
+    pause().await;
+    client.send("}").await;
+    upstream.expect(ends.onward(REQUEST)).await;
+    pause().await;
+    upstream.send(CHUNKED).await;
+    client.expect(CHUNKED).await;
+    pause().await;
+    upstream.send("0\r\n\r\n").await;
+    client.expect("0\r\n\r\n").await;
+    pause().await;
+    client.send(REQUEST).await;
+    upstream.expect(ends.onward(REQUEST)).await;
 }
 
 #[tokio::test]

@@ -210,6 +210,16 @@ async fn a_tunnel_that_is_reset_at_one_end_ends_at_the_other() {
 }
 
 #[tokio::test]
+async fn a_client_that_leaves_a_tunnel_ends_it_although_the_upstream_stays_silent() {
+    let ends = Ends::start().await;
+    let (client, mut upstream) = switched(&ends).await;
+    drop(client);
+    // What has come so far is the end of sending, as of a client that still listens.
+    upstream.expect_closed().await;
+    until(|| ends.relay.load().connections == 0).await;
+}
+
+#[tokio::test]
 async fn a_tunnel_takes_no_more_than_its_other_end_reads() {
     let ends = Ends::start().await;
     let (mut client, mut upstream) = switched(&ends).await;
