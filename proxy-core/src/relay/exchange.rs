@@ -61,7 +61,7 @@ pub(super) async fn run(
     let Forward {
         target,
         mut head,
-        terms,
+        mut terms,
         upgrade,
     } = forward;
     bytes.consume(terms.head);
@@ -71,6 +71,8 @@ pub(super) async fn run(
         Err(_bad) => return refuse(thread, client, &terms, Failure::BadBody, &target).await,
     };
     client.keep_ahead(&bytes.unread()[taken..]);
+    // Who has begun to send its body does not wait for our word.
+    terms.expects_continue &= taken == 0;
 
     let mut upstream = loop {
         let mut upstream = match thread.upstreams.kept(&target) {
@@ -104,7 +106,9 @@ pub(super) async fn run(
     let mut exchange = Exchange::new(thread, client, &mut upstream, &target, terms, upgrade, body);
     let ending = poll_fn(|cx| exchange.poll(cx)).await;
     let reusable = exchange.is_upstream_reusable();
-    let Exchange { up, last, .. } = exchange;
+    let Exchange {
+        up, last, terms, ..
+    } = exchange;
     client.alarm.clear(Direction::Up);
     client.alarm.clear(Direction::Down);
     match ending {
@@ -147,7 +151,7 @@ async fn connect(
 }
 
 /// Answers a request that could not be answered by its upstream.
-async fn fail(
+pub(super) async fn fail(
     thread: &Thread,
     client: &mut Client,
     terms: &Terms,
@@ -323,6 +327,7 @@ impl<'a> Exchange<'a> {
                     };
                     let (body, ahead) = buffer.unread().split_at(taken);
                     self.client.keep_ahead(ahead);
+                    self.terms.expects_continue = false;
                     self.client.alarm.clear(Direction::Up);
                     if self.received.is_none() {
                         let limit = self.target.upstream.first_byte_timeout;

@@ -9,6 +9,7 @@
 //! is spoken by hyper, in `http2`.
 
 mod answer;
+mod bridge;
 mod buffers;
 mod chunked;
 mod client;
@@ -23,6 +24,7 @@ mod pool;
 mod request;
 mod selftest;
 mod stream;
+mod table;
 mod thread;
 mod timeouts;
 mod tls;
@@ -159,6 +161,7 @@ impl Relay {
         threads: usize,
         tuning: &Tuning,
     ) -> Result<Self, RelayError> {
+        table::grow();
         let counters = Arc::new(Counters::default());
         let (phase, watched) = watch::channel(Phase::Serving);
         let mut senders = Vec::new();
