@@ -86,7 +86,6 @@ impl Front {
             counters: Arc::new(Counters::default()),
             phase: watched,
             tls,
-            head_timeout: Duration::from_secs(30),
         }));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
