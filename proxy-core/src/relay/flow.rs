@@ -220,8 +220,8 @@ impl<'a> Flow<'a> {
             let mut buffer = self.thread.buffers.take();
             let ending = match self.upstream.stream.poll_read(cx, &mut buffer) {
                 Poll::Pending => return None,
-                Poll::Ready(Ok(0)) => Some(self.upstream_ended(None)),
-                Poll::Ready(Err(error)) => Some(self.upstream_ended(Some(error))),
+                Poll::Ready(Ok(0)) => self.upstream_ended(None),
+                Poll::Ready(Err(error)) => self.upstream_ended(Some(error)),
                 Poll::Ready(Ok(_)) => match &self.received {
                     None => self.receive_head(cx, buffer),
                     Some(_) => {
@@ -429,21 +429,20 @@ impl<'a> Flow<'a> {
         written.err().map(|_gone| Ending::ClientLeft)
     }
 
-    fn upstream_ended(&mut self, error: Option<io::Error>) -> Ending {
+    /// Nothing, where that is the end of the answer.
+    fn upstream_ended(&mut self, error: Option<io::Error>) -> Option<Ending> {
         let clean = error.is_none();
         if let Some(received) = &mut self.received {
-            return match clean && received.body.end().is_ok() {
-                true => Ending::Answered,
-                false => Ending::Broken,
-            };
+            let whole = clean && received.body.end().is_ok();
+            return (!whole).then_some(Ending::Broken);
         }
         let upstream = &self.target.name;
         let cause = error.map_or_else(|| "it closed".to_owned(), |error| error.to_string());
         tracing::warn!(upstream, cause, "no answer from the upstream");
-        Ending::Failed(match self.part.is_empty() {
+        Some(Ending::Failed(match self.part.is_empty() {
             true => Failure::NoAnswer,
             false => Failure::BadAnswer,
-        })
+        }))
     }
 
     fn time_out(&mut self) -> Option<Ending> {
