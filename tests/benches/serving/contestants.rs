@@ -36,7 +36,7 @@ impl Name {
     /// Its first line about itself; nothing if it is not installed.
     pub fn version(self) -> Option<String> {
         let flag = match self {
-            Self::Direct => return Some(String::new()),
+            Self::Direct => return Some("load and upstream alone".to_owned()),
             Self::Rollproxy => return Some(rollproxy::COMPILED_VERSION.to_owned()),
             Self::Nginx | Self::Haproxy => "-v",
         };

@@ -49,15 +49,18 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> ExitCode {
     let mut names = options.names.clone();
-    names.retain(|name| match name.version() {
-        Some(version) => {
-            eprintln!("{}: {version}", name.text());
-            true
-        }
-        None => {
-            println!("{}: not installed, not measured", name.text());
-            false
-        }
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    println!(
+        "{cores} cores, Linux {}, medians of {} rounds",
+        kernel.trim(),
+        options.rounds
+    );
+    names.retain(|name| {
+        let version = name.version();
+        let words = version.as_deref().unwrap_or("not installed, not measured");
+        println!("- {}: {words}", name.text());
+        version.is_some()
     });
     if names.is_empty() {
         return ExitCode::FAILURE;
@@ -77,7 +80,7 @@ fn run(options: &Options) -> ExitCode {
         upstream: upstream.address,
         home: &home,
         runtime: &runtime,
-        cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        cores,
     };
     let scenarios = scenarios::all(options.quick);
     let mut all_right = true;

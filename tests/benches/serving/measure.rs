@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::children::{Load, Upstream};
 use super::contestants::Running;
@@ -19,6 +19,7 @@ const TRACED_STREAMS: usize = 500;
 
 /// What the kernel counted at one moment.
 struct Reading {
+    at: Instant,
     all: u64,
     root: u64,
     load: u64,
@@ -30,6 +31,7 @@ impl Reading {
     fn take(running: &Running, load: &Load, upstream: &Upstream) -> Self {
         let (all, root) = running.processor_time();
         Self {
+            at: Instant::now(),
             all,
             root,
             load: processes::processor_time(load.pid()),
@@ -66,7 +68,7 @@ pub fn sample(
     }
 
     let each = |nanos: u64| nanos as f64 / 1e3 / outcome.counted as f64;
-    let machine = outcome.seconds * 1e9 * cores as f64;
+    let machine = (end.at - begin.at).as_nanos() as f64 * cores as f64;
     let ours = (end.all - begin.all) + (end.load - begin.load) + (end.upstream - begin.upstream);
     let beside = (end.busy - begin.busy).saturating_sub(ours);
     let mut sample = Sample::from([
