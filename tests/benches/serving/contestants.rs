@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use harness::{Proxy, Starting, TestHome, binaries};
+use harness::{Proxy, Starting, TestHome};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -18,17 +18,26 @@ pub enum Name {
     Direct,
     Nginx,
     Haproxy,
+    /// Another build of Rollproxy.
+    Before,
     Rollproxy,
 }
 
 impl Name {
-    pub const ALL: [Self; 4] = [Self::Direct, Self::Nginx, Self::Haproxy, Self::Rollproxy];
+    pub const ALL: [Self; 5] = [
+        Self::Direct,
+        Self::Nginx,
+        Self::Haproxy,
+        Self::Before,
+        Self::Rollproxy,
+    ];
 
     pub const fn text(self) -> &'static str {
         match self {
             Self::Direct => "direct",
             Self::Nginx => "nginx",
             Self::Haproxy => "haproxy",
+            Self::Before => "before",
             Self::Rollproxy => "rollproxy",
         }
     }
@@ -37,6 +46,7 @@ impl Name {
     pub fn version(self) -> Option<String> {
         let flag = match self {
             Self::Direct => return Some("load and upstream alone".to_owned()),
+            Self::Before => return Some("another build of Rollproxy".to_owned()),
             Self::Rollproxy => return Some(rollproxy::COMPILED_VERSION.to_owned()),
             Self::Nginx | Self::Haproxy => "-v",
         };
@@ -66,6 +76,9 @@ pub struct Stage<'a> {
     pub upstream: SocketAddrV4,
     pub home: &'a TestHome,
     pub runtime: &'a tokio::runtime::Runtime,
+    /// What is started for Rollproxy: the launcher, or a `rollproxy` itself.
+    pub rollproxy: PathBuf,
+    pub before: Option<PathBuf>,
     /// Workers or threads: as many as Rollproxy takes by itself.
     pub cores: usize,
 }
@@ -86,7 +99,8 @@ impl Stage<'_> {
             Name::Haproxy => self.peer(name, haproxy, |program, file| {
                 program.arg("-db").arg("-f").arg(file);
             }),
-            Name::Rollproxy => self.rollproxy(),
+            Name::Before => self.rollproxy(self.before.as_ref().unwrap()),
+            Name::Rollproxy => self.rollproxy(&self.rollproxy),
         };
         running.wait_until_it_answers(name);
         if let Some(root) = running.pids.first() {
@@ -122,12 +136,11 @@ impl Stage<'_> {
         }
     }
 
-    /// Through launcher, supervisor and hand-off; logging as by default, where the harness wants more.
-    fn rollproxy(&self) -> Running {
+    /// Through supervisor and hand-off; logging as by default, where the harness wants more.
+    fn rollproxy(&self, program: &Path) -> Running {
         let mut command = Command::new("/usr/bin/env");
         command.args(["-u", "ROLLPROXY_LOG"]);
-        command.arg(binaries().path("rollproxy-launcher"));
-        command.arg("serve");
+        command.arg(program).arg("serve");
         let proxy = self.runtime.block_on(async {
             let proxy = Starting::run(self.home, &mut command).answering().await;
             proxy.serves().await;

@@ -20,11 +20,12 @@ mod tracing;
 mod upstream;
 mod wire;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use children::Upstream;
 use contestants::{Name, Stage};
-use harness::TestHome;
+use harness::{TestHome, binaries};
 use measure::Traced;
 use options::Options;
 use report::Rounds;
@@ -68,10 +69,16 @@ fn run(options: &Options) -> ExitCode {
     let home = TestHome::new();
     let upstream = Upstream::start();
     home.configure_upstream(&format!("http://{}", upstream.address), "");
-    if names.contains(&Name::Rollproxy) {
-        home.install_proxy("1.0.0");
-        home.select("1.0.0");
-    }
+    let rollproxy = match &options.binary {
+        Some(binary) => std::fs::canonicalize(binary).unwrap(),
+        None if names.contains(&Name::Rollproxy) => {
+            home.install_proxy("1.0.0");
+            home.select("1.0.0");
+            binaries().path("rollproxy-launcher")
+        }
+        None => PathBuf::new(),
+    };
+    let before = options.against.as_ref();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -80,6 +87,8 @@ fn run(options: &Options) -> ExitCode {
         upstream: upstream.address,
         home: &home,
         runtime: &runtime,
+        rollproxy,
+        before: before.map(|binary| std::fs::canonicalize(binary).unwrap()),
         cores,
     };
     let scenarios = scenarios::all(options.quick);

@@ -8,7 +8,9 @@ pub const USAGE: &str = "cargo bench -p rollproxy-tests --bench serving -- [OPTI
   --quick                one short round, fewer streams: does it work at all?
   --rounds N             how many interleaved rounds (3)
   --only A,B             of keep-alive, one-connection, open-loop, streams, system-calls
-  --only-proxy A,B       of direct, nginx, haproxy, rollproxy
+  --only-proxy A,B       of direct, nginx, haproxy, before, rollproxy
+  --binary FILE          a rollproxy that is built already, in place of building one
+  --against FILE         another rollproxy, measured beside it as \"before\"
   --json FILE            every figure of every round";
 
 pub struct Options {
@@ -16,6 +18,8 @@ pub struct Options {
     pub rounds: usize,
     pub only: Vec<String>,
     pub names: Vec<Name>,
+    pub binary: Option<PathBuf>,
+    pub against: Option<PathBuf>,
     pub json: Option<PathBuf>,
 }
 
@@ -27,6 +31,8 @@ impl Options {
             rounds: 0,
             only: Vec::new(),
             names: Vec::new(),
+            binary: None,
+            against: None,
             json: None,
         };
         let mut arguments = arguments.filter(|argument| argument != "--bench");
@@ -46,6 +52,8 @@ impl Options {
                             .push(name.ok_or(format!("no proxy {wanted}"))?);
                     }
                 }
+                "--binary" => options.binary = Some(value()?.into()),
+                "--against" => options.against = Some(value()?.into()),
                 "--json" => options.json = Some(value()?.into()),
                 other => return Err(format!("{other} is not known")),
             }
@@ -55,6 +63,9 @@ impl Options {
         }
         if options.names.is_empty() {
             options.names = Name::ALL.to_vec();
+        }
+        if options.against.is_none() {
+            options.names.retain(|name| *name != Name::Before);
         }
         Ok(options)
     }
