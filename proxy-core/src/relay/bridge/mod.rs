@@ -29,6 +29,8 @@ use crate::gateway::Target;
 use crate::gateway::answers::Failure;
 use pipe::{Inlet, pipe};
 
+const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
 /// A request on its way to an HTTP/2 upstream.
 pub(super) struct Crossing {
     pub(super) target: Arc<Target>,
@@ -61,6 +63,7 @@ pub(super) async fn run(
     let mut sending = Sending {
         body: Body::new(terms.framing),
         inlet,
+        owes_continue: terms.expects_continue,
         ended: Instant::now(),
     };
     if sending.take(client, bytes.unread()).is_err() {
@@ -120,7 +123,8 @@ async fn receive(
 ) -> Ending {
     let (head, mut body) = answer.into_parts();
     let framing = framing_of(head.status, &head.headers, terms);
-    let unknown_rest = terms.expects_continue && !sending.body.is_done();
+    let unknown_rest = sending.owes_continue && !sending.body.is_done();
+    sending.owes_continue = false;
     let last =
         !terms.persistent || framing == Framing::UntilClose || unknown_rest || thread.is_closing();
     let mut heads = compose(thread, head.status, &head.headers, framing, last);
@@ -267,6 +271,8 @@ fn write_fields(to: &mut Vec<u8>, fields: &HeaderMap) {
 struct Sending {
     body: Body,
     inlet: Inlet,
+    /// The client waits for our word. The upstream's own cannot come: HTTP/2 has it, its libraries mostly have not.
+    owes_continue: bool,
     /// When the request was read to its end.
     ended: Instant,
 }
@@ -280,6 +286,12 @@ impl Sending {
         client: &mut Client,
     ) -> Option<Ending> {
         while !self.body.is_done() {
+            if self.owes_continue && self.inlet.is_waited_for() {
+                self.owes_continue = false;
+                if client.stream.write(cx, &[CONTINUE]).is_err() {
+                    return Some(Ending::ClientLeft);
+                }
+            }
             if !self.inlet.wants_more(cx) {
                 client.alarm.clear(Direction::Up);
                 return client
@@ -319,6 +331,7 @@ impl Sending {
             .body
             .accept_data(bytes, &mut |data| payload.extend_from_slice(data))?;
         client.keep_ahead(&bytes[taken..]);
+        self.owes_continue &= taken == 0;
         self.ended = Instant::now();
         self.inlet.put(Bytes::from(payload), self.body.is_done());
         Ok(())

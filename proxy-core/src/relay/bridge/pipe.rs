@@ -66,6 +66,11 @@ impl Inlet {
         pipe.unwanted || pipe.piece.is_empty()
     }
 
+    /// Whether somebody waits for the next piece.
+    pub(super) fn is_waited_for(&self) -> bool {
+        self.0.borrow().sink.is_some()
+    }
+
     /// Puts a piece in; `whole`: it was the last one.
     pub(super) fn put(&self, piece: Bytes, whole: bool) {
         let mut pipe = self.0.borrow_mut();
