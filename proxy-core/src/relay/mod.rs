@@ -4,17 +4,19 @@
 //! [`Gateway`]; who gives us sockets, and why we drain, is nobody's business here.
 //!
 //! The walk of one request: `connection` (request after request on one socket), `request` (from a head's bytes to what
-//! is to be done), `exchange` (one request and its answer, both directions at once), `upstream` (the other side) and
-//! `stream` (one socket). What is pure, `head`, `framing` and `chunked`, decides about bytes and knows no socket. HTTP/2
+//! is to be done), `exchange` (one request and its answer), `upstream` (the other side) and `flow` (both directions at
+//! once). What is pure, `head`, `framing` and `chunked`, decides about bytes and knows no socket. HTTP/2
 //! is spoken by hyper, in `http2`.
 
 mod answer;
+mod bridge;
 mod buffers;
 mod chunked;
 mod client;
 mod connection;
 mod counters;
 mod exchange;
+mod flow;
 mod framing;
 mod head;
 mod http2;
@@ -23,6 +25,7 @@ mod pool;
 mod request;
 mod selftest;
 mod stream;
+mod table;
 mod thread;
 mod timeouts;
 mod tls;
@@ -159,6 +162,7 @@ impl Relay {
         threads: usize,
         tuning: &Tuning,
     ) -> Result<Self, RelayError> {
+        table::grow();
         let counters = Arc::new(Counters::default());
         let (phase, watched) = watch::channel(Phase::Serving);
         let mut senders = Vec::new();

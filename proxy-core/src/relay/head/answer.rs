@@ -109,7 +109,9 @@ impl<'b> AnswerHead<'b> {
             length: extent.end,
             persistent: version == Version::Http11
                 && !survey.close
-                && framing != Framing::UntilClose,
+                && framing != Framing::UntilClose
+                // One that announces a body where there is none may send it, too.
+                && !(bodiless && survey.announces_body()),
             upgrade: survey.upgrade_value(headers),
             lines: Lines {
                 head,

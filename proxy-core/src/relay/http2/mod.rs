@@ -30,6 +30,7 @@ use http::{Request, Response};
 use http_body::Body;
 
 pub(super) use answer::Answer;
+pub(super) use fields::add_configured;
 use passage::Passage;
 pub(super) use serve::serve;
 pub(super) use upstream::Upstreams;

@@ -12,7 +12,7 @@ use super::super::tls::Tls;
 use super::answer::Answer;
 use super::connect::{Refused, connect};
 use super::passage::Passage;
-use super::shared::{Link, Shared, Slot};
+use super::shared::{Link, PULSE, Shared, Slot};
 use super::{fields, http1, http2};
 use crate::gateway::Target;
 use crate::gateway::answers::Failure;
@@ -126,7 +126,7 @@ impl Upstreams {
                 async move {
                     in_time(&target, async {
                         let stream = connect(&tls, &target).await?;
-                        Link::begin(&target, stream).await
+                        Link::begin(&target, stream, PULSE).await
                     })
                     .await
                 }

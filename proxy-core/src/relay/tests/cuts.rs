@@ -48,8 +48,6 @@ impl Dice {
 struct Exchange {
     request: Vec<u8>,
     onward: Vec<u8>,
-    /// How much of `onward` is its head.
-    head: usize,
     answer: Vec<u8>,
     back: Vec<u8>,
     /// The upstream's connection ends with this answer.
@@ -126,7 +124,6 @@ impl Exchange {
         let (answer, back, closes) = answer(dice, method, last);
         Self {
             request: [&head[..], &body].concat(),
-            head: onward_head.len(),
             onward: [&onward_head[..], &body].concat(),
             answer,
             back,

@@ -269,7 +269,10 @@ impl Peer {
         let from = Location::caller();
         async move {
             loop {
-                let found = self.read.windows(end.len()).position(|part| part == end);
+                let found = match end {
+                    b"" => Some(0),
+                    _ => self.read.windows(end.len()).position(|part| part == end),
+                };
                 if let Some(at) = found {
                     return self.read.drain(..at + end.len()).collect();
                 }
@@ -288,6 +291,23 @@ impl Peer {
     pub(super) fn head(&mut self) -> impl Future<Output = String> {
         let head = self.until(b"\r\n\r\n");
         async move { String::from_utf8_lossy(&head.await).into_owned() }
+    }
+
+    /// The end of a head, perhaps after the news that the connection ends with this answer.
+    #[track_caller]
+    pub(super) fn expect_end_of_head(&mut self) -> impl Future<Output = ()> {
+        let from = Location::caller();
+        async move {
+            let line = self.until(b"\r\n").await;
+            if line != b"\r\n" {
+                assert!(
+                    line.eq_ignore_ascii_case(b"connection: close\r\n"),
+                    "{from}: {}",
+                    shown(&line)
+                );
+                self.expect_at(from, b"\r\n").await;
+            }
+        }
     }
 
     /// A whole answer whose body has a length: its status, head and body.

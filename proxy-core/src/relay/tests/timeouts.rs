@@ -40,7 +40,7 @@ async fn a_head_that_does_not_end_in_time_is_408_however_it_trickles() {
     let since = Instant::now();
     let (mut reading, mut writing) = client.stream.into_split();
     let trickling = tokio::spawn(async move {
-        for byte in REQUEST[..60].bytes() {
+        for byte in REQUEST[..50].bytes() {
             if writing.write_all(&[byte]).await.is_err() {
                 return;
             }
