@@ -1,9 +1,16 @@
 //! Clients that leave, drains and aborts.
 
+use std::convert::Infallible;
 use std::time::Instant;
 
 use h2::Reason;
+use http_body_util::{BodyExt, Collected, Empty};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
 
+use super::super::Local;
+use super::super::passage::Received;
 use super::*;
 
 #[tokio::test]
@@ -216,6 +223,44 @@ async fn thousands_of_requests_that_are_reset_at_once_leave_nothing_behind() {
         }
         until(|| front.exchanges() == 0).await;
         soon(upstream.wait(|counts| counts.open == 0)).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_body_that_is_reset_without_an_error_does_not_look_whole() {
+    local(async {
+        for is_whole in [true, false] {
+            let (near, far) = tokio::io::duplex(64 * 1024);
+            let (sender, mut came) = tokio::sync::mpsc::unbounded_channel();
+            // Read by a task of its own, for a reset ends the service that it came with.
+            let service = service_fn(move |request: Request<Incoming>| {
+                let sender = sender.clone();
+                tokio::task::spawn_local(async move {
+                    let body = Received(request.into_body()).collect().await;
+                    sender.send(body.map(Collected::to_bytes)).ok();
+                });
+                std::future::pending::<Result<Response<Empty<Bytes>>, Infallible>>()
+            });
+            let served = hyper::server::conn::http2::Builder::new(Local)
+                .serve_connection(TokioIo::new(far), service);
+            tokio::task::spawn_local(served);
+            let (sender, connection) = h2::client::handshake(near).await.unwrap();
+            tokio::task::spawn_local(connection);
+            let mut sender = soon(sender.ready()).await.unwrap();
+            let (_answer, mut stream) = sender
+                .send_request(post("/v1/x").body(()).unwrap(), false)
+                .unwrap();
+            stream
+                .send_data(Bytes::from_static(b"half"), is_whole)
+                .unwrap();
+            if !is_whole {
+                tokio::task::yield_now().await;
+                stream.send_reset(Reason::NO_ERROR);
+            }
+            let body = soon(came.recv()).await.unwrap();
+            assert_eq!(body.is_ok(), is_whole, "{body:?}");
+        }
     })
     .await;
 }

@@ -3,9 +3,9 @@
 use futures_util::FutureExt;
 use tokio_util::either::Either;
 
-use super::super::http2::{Attempt, attempt};
 use super::super::passage::Passage;
 use super::super::shared::{Link, Pulse, Slot};
+use super::super::stream::{Attempt, attempt};
 use super::*;
 use crate::gateway::answers::Failure;
 
