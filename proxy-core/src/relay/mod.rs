@@ -11,6 +11,8 @@ mod connection;
 mod counters;
 mod exchange;
 mod framing;
+#[doc(hidden)]
+pub mod fuzzing;
 mod head;
 mod headers;
 mod pool;
@@ -244,14 +246,6 @@ impl Relay {
     pub async fn self_test(&self) -> Result<(), SelfTestError> {
         selftest::run(self).await
     }
-}
-
-/// The pure parts, for the fuzz targets and their corpus. Nobody else looks here.
-#[doc(hidden)]
-pub mod fuzzing {
-    pub use super::chunked::{BadChunk, Chunked};
-    pub use super::framing::{BadBody, Body, Cut, Framing};
-    pub use super::head::*;
 }
 
 #[cfg(test)]
