@@ -11,22 +11,7 @@ use super::reference;
 /// A request head is understood as a second parser understands it, is whole at one place only, and stays the same
 /// request when it was sent on.
 pub fn request_head(bytes: &[u8]) {
-    let whole = request_end(bytes);
-    let mut refused = false;
-    for cut in cuts(bytes.len()) {
-        match request_end(&bytes[..cut]) {
-            Ok(None) => assert!(!refused, "what was refused becomes hopeful at {cut}"),
-            Ok(Some(end)) => assert_eq!(whole, Ok(Some(end)), "cut at {cut}"),
-            Err(()) => {
-                assert_eq!(whole, Err(()), "refused at {cut}");
-                refused = true;
-            }
-        }
-        if let Ok(Some(end)) = whole {
-            assert_eq!(request_end(&bytes[..cut]), Ok((cut >= end).then_some(end)));
-        }
-    }
-
+    check_cuts(bytes, request_end);
     let mut slots = Slots::new();
     match RequestHead::parse(bytes, &mut slots) {
         Ok(None) => {}
@@ -38,14 +23,7 @@ pub fn request_head(bytes: &[u8]) {
 /// As [`request_head`], for answers to each kind of request.
 pub fn answer_head(bytes: &[u8]) {
     for asked in [Asked::Other, Asked::Head, Asked::Connect] {
-        let whole = answer_end(bytes, asked);
-        for cut in cuts(bytes.len()) {
-            match (whole, answer_end(&bytes[..cut], asked)) {
-                (Ok(Some(end)), part) => assert_eq!(part, Ok((cut >= end).then_some(end))),
-                (Ok(None), part) => assert_eq!(part, Ok(None)),
-                (Err(()), part) => assert!(!matches!(part, Ok(Some(_))), "cut at {cut}"),
-            }
-        }
+        check_cuts(bytes, |bytes| answer_end(bytes, asked));
         let mut slots = Slots::new();
         if let Ok(Some(head)) = AnswerHead::parse(bytes, &mut slots, asked) {
             accepted_answer(bytes, &head, asked);
@@ -202,9 +180,30 @@ fn answer_end(bytes: &[u8], asked: Asked) -> Result<Option<usize>, ()> {
     }
 }
 
-/// Every place to cut, or some hundred of them.
-fn cuts(length: usize) -> impl Iterator<Item = usize> {
-    (0..=length).step_by(length / 200 + 1)
+/// A head that is whole is nothing before its last byte and the same behind it; one that is refused is never whole
+/// before, and what was refused once is refused with more bytes, too.
+fn check_cuts(bytes: &[u8], end: impl Fn(&[u8]) -> Result<Option<usize>, ()>) {
+    let whole = end(bytes);
+    let mut refused = false;
+    for cut in cuts(bytes) {
+        let part = end(&bytes[..cut]);
+        match whole {
+            Ok(Some(end)) => assert_eq!(part, Ok((cut >= end).then_some(end)), "cut at {cut}"),
+            Ok(None) => assert_eq!(part, Ok(None), "cut at {cut}"),
+            Err(()) => assert!(!matches!(part, Ok(Some(_))), "cut at {cut}"),
+        }
+        assert!(part.is_err() || !refused, "hopeful again at {cut}");
+        refused = part.is_err();
+    }
+}
+
+/// Some thirty places to cut, others for other bytes.
+fn cuts(bytes: &[u8]) -> impl Iterator<Item = usize> {
+    let step = bytes.len() / 32 + 1;
+    let first = bytes.iter().fold(0usize, |sum, byte| {
+        sum.wrapping_mul(31).wrapping_add(usize::from(*byte))
+    }) % step;
+    (first..=bytes.len()).step_by(step)
 }
 
 #[derive(Debug, PartialEq)]
