@@ -18,6 +18,8 @@ mod counters;
 mod exchange;
 mod flow;
 mod framing;
+#[doc(hidden)]
+pub mod fuzzing;
 mod head;
 mod http2;
 mod leaving;
@@ -246,14 +248,6 @@ impl Relay {
     pub async fn self_test(&self) -> Result<(), SelfTestError> {
         selftest::run(self).await
     }
-}
-
-/// The pure parts, for the fuzz targets and their corpus. Nobody else looks here.
-#[doc(hidden)]
-pub mod fuzzing {
-    pub use super::chunked::{BadChunk, Chunked};
-    pub use super::framing::{BadBody, Body, Cut, Framing};
-    pub use super::head::*;
 }
 
 #[cfg(test)]

@@ -131,7 +131,10 @@ impl<'b> AnswerHead<'b> {
         out.extend_from_slice(&self.lines.head[b"HTTP/1.1".len()..self.lines.fields]);
 
         let mut touched = self.survey.ending;
-        let upgrade = self.survey.upgrade.filter(|_| back.upgrade);
+        let upgrade = self
+            .survey
+            .upgrade
+            .filter(|_| back.upgrade && self.upgrade.is_some());
         if let Some(number) = upgrade {
             touched.remove(number);
         }
