@@ -12,7 +12,7 @@ use super::framing::Body;
 use super::head::Asked;
 use super::request::{self, Next};
 use super::thread::Thread;
-use super::{http2, tunnel};
+use super::{bridge, http2, tunnel};
 use crate::gateway::answers::{self, Failure, Shape};
 
 /// Serves the socket until its end.
@@ -73,6 +73,9 @@ pub(super) async fn serve(thread: &Rc<Thread>, socket: OwnedFd) {
                 }
             }
             Next::Forward(forward) => exchange::run(thread, &mut client, forward, bytes).await,
+            Next::Cross(crossing) => {
+                Box::pin(bridge::run(thread, &mut client, *crossing, bytes)).await
+            }
             Next::Connect(target, length) => {
                 client.keep_ahead(&bytes.unread()[length..]);
                 drop(bytes);

@@ -104,3 +104,92 @@ fn take<'b>(left: &mut u64, bytes: &'b [u8]) -> &'b [u8] {
     *left -= count as u64;
     &bytes[..count]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_length_takes_exactly_so_many_bytes_in_any_pieces() {
+        for piece in 1..=6 {
+            let mut body = Body::new(Framing::Length(5));
+            let mut taken = Vec::new();
+            for bytes in b"hello, next".chunks(piece) {
+                assert_eq!(body.is_done(), taken.len() == 5);
+                let count = body.accept(bytes).unwrap();
+                taken.extend_from_slice(&bytes[..count]);
+            }
+            assert_eq!(taken, b"hello");
+            assert!(body.is_done());
+            assert_eq!(body.end(), Ok(()));
+        }
+    }
+
+    #[test]
+    fn no_body_is_done_at_once_and_takes_nothing() {
+        for framing in [Framing::None, Framing::Length(0)] {
+            let mut body = Body::new(framing);
+            assert!(body.is_done());
+            assert_eq!(body.accept(b"next"), Ok(0));
+            assert_eq!(body.accept_data(b"next", &mut |_| panic!("data")), Ok(0));
+            assert_eq!(body.end(), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_body_until_the_close_takes_all_and_is_done_when_the_sender_closed() {
+        let mut body = Body::new(Framing::UntilClose);
+        assert_eq!(body.accept(b"0\r\n\r\n"), Ok(5));
+        assert!(!body.is_done());
+        assert_eq!(body.end(), Ok(()));
+        assert!(body.is_done());
+    }
+
+    #[test]
+    fn a_close_in_the_middle_of_a_body_is_a_cut() {
+        for (framing, bytes) in [
+            (Framing::Length(5), &b"hell"[..]),
+            (Framing::Length(5), b""),
+            (Framing::Chunked, b""),
+            (Framing::Chunked, b"5\r\nhello\r\n"),
+            (Framing::Chunked, b"5\r\nhello\r\n0\r\n"),
+            (Framing::Chunked, b"5\r\nhello\r\n0\r\n\r"),
+        ] {
+            let mut body = Body::new(framing);
+            assert_eq!(body.accept(bytes), Ok(bytes.len()));
+            assert_eq!(body.end(), Err(Cut), "{framing:?} {}", bytes.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn the_payload_comes_without_its_framing() {
+        for (framing, bytes, payload, count) in [
+            (Framing::Length(5), &b"hello, next"[..], &b"hello"[..], 5),
+            (Framing::UntilClose, b"hello", b"hello", 5),
+            (
+                Framing::Chunked,
+                b"2;x=y\r\nhe\r\n03\r\nllo\r\n0\r\nX: y\r\n\r\nnext",
+                b"hello",
+                31,
+            ),
+        ] {
+            let mut body = Body::new(framing);
+            let mut found = Vec::new();
+            let taken = body.accept_data(bytes, &mut |data| found.extend_from_slice(data));
+            assert_eq!((taken, &found[..]), (Ok(count), payload));
+        }
+    }
+
+    #[test]
+    fn lengths_beyond_memory_are_counted() {
+        let mut body = Body::new(Framing::Length(i64::MAX as u64));
+        assert_eq!(body.accept(b"hello"), Ok(5));
+        assert!(!body.is_done());
+        assert_eq!(body.end(), Err(Cut));
+    }
+
+    #[test]
+    fn a_body_costs_little_memory() {
+        assert!(size_of::<Body>() <= 56, "{}", size_of::<Body>());
+    }
+}

@@ -4,18 +4,22 @@
 //! [`Gateway`]; who gives us sockets, and why we drain, is nobody's business here.
 //!
 //! The walk of one request: `connection` (request after request on one socket), `request` (from a head's bytes to what
-//! is to be done), `exchange` (one request and its answer, both directions at once), `upstream` (the other side) and
-//! `stream` (one socket). What is pure, `head`, `framing` and `chunked`, decides about bytes and knows no socket. HTTP/2
+//! is to be done), `exchange` (one request and its answer), `upstream` (the other side) and `flow` (both directions at
+//! once). What is pure, `head`, `framing` and `chunked`, decides about bytes and knows no socket. HTTP/2
 //! is spoken by hyper, in `http2`.
 
 mod answer;
+mod bridge;
 mod buffers;
 mod chunked;
 mod client;
 mod connection;
 mod counters;
 mod exchange;
+mod flow;
 mod framing;
+#[doc(hidden)]
+pub mod fuzzing;
 mod head;
 mod http2;
 mod leaving;
@@ -23,6 +27,7 @@ mod pool;
 mod request;
 mod selftest;
 mod stream;
+mod table;
 mod thread;
 mod timeouts;
 mod tls;
@@ -159,6 +164,7 @@ impl Relay {
         threads: usize,
         tuning: &Tuning,
     ) -> Result<Self, RelayError> {
+        table::grow();
         let counters = Arc::new(Counters::default());
         let (phase, watched) = watch::channel(Phase::Serving);
         let mut senders = Vec::new();
@@ -242,14 +248,6 @@ impl Relay {
     pub async fn self_test(&self) -> Result<(), SelfTestError> {
         selftest::run(self).await
     }
-}
-
-/// The pure parts, for the fuzz targets and their corpus. Nobody else looks here.
-#[doc(hidden)]
-pub mod fuzzing {
-    pub use super::chunked::{BadChunk, Chunked};
-    pub use super::framing::{BadBody, Body, Cut, Framing};
-    pub use super::head::*;
 }
 
 #[cfg(test)]

@@ -3,13 +3,15 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use super::bridge::Crossing;
 use super::buffers::Buffer;
 use super::client::Client;
 use super::framing::Framing;
 use super::head::{Asked, Onward, RequestHead, Slots, Target as RequestTarget, Version};
+use super::http2;
 use super::thread::Thread;
 use crate::gateway::answers::{self, LocalAnswer, Shape};
-use crate::gateway::{Decision, RequestHead as GatewayHead, Target};
+use crate::gateway::{Decision, Forward as GatewayForward, RequestHead as GatewayHead, Target};
 
 /// What is to be done.
 pub(super) enum Next {
@@ -21,6 +23,8 @@ pub(super) enum Next {
     Answer(LocalAnswer, Terms),
     /// It goes to an upstream.
     Forward(Forward),
+    /// It goes to an upstream that is spoken to in HTTP/2.
+    Cross(Box<Crossing>),
     /// A raw tunnel to an upstream, behind a head of so many bytes.
     Connect(Arc<Target>, usize),
 }
@@ -77,6 +81,15 @@ pub(super) fn decide(thread: &Thread, client: &Client, bytes: &[u8]) -> Next {
     };
     match thread.gateway.decide(&asked) {
         Decision::Answer(answer) => Next::Answer(answer, terms(&head, Shape::of(&asked))),
+        Decision::Forward(forward) if http2::wants_http2(forward.target) => {
+            match crossing(thread, client, &head, &forward) {
+                Some(crossing) => Next::Cross(Box::new(crossing)),
+                None => Next::Answer(
+                    answers::bad_target(forward.shape),
+                    terms(&head, forward.shape),
+                ),
+            }
+        }
         Decision::Forward(forward) => {
             let mut onward = thread.buffers.take();
             head.write_onward(
@@ -96,6 +109,32 @@ pub(super) fn decide(thread: &Thread, client: &Client, bytes: &[u8]) -> Next {
             })
         }
     }
+}
+
+/// The same request in the parts that HTTP/2 has; `None` where it has none for this target.
+fn crossing(
+    thread: &Thread,
+    client: &Client,
+    head: &RequestHead<'_>,
+    forward: &GatewayForward<'_, '_>,
+) -> Option<Crossing> {
+    let mut request = http::Request::builder()
+        .method(head.method)
+        .uri(forward.path_and_query.to_path_and_query()?.as_str())
+        .version(match head.version {
+            Version::Http10 => http::Version::HTTP_10,
+            Version::Http11 => http::Version::HTTP_11,
+        });
+    for (name, value) in head.fields.iter() {
+        request = request.header(name, value);
+    }
+    let (mut parts, ()) = request.body(()).ok()?.into_parts();
+    http2::add_configured(&mut parts, &thread.config.server, client.address);
+    Some(Crossing {
+        target: Arc::clone(forward.target),
+        request: http::Request::from_parts(parts, ()),
+        terms: terms(head, forward.shape),
+    })
 }
 
 fn connect(thread: &Thread, head: &RequestHead<'_>, authority: &str) -> Next {

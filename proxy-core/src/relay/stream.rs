@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -144,11 +144,10 @@ impl Stream {
     }
 
     /// For an idle upstream: whether it has neither closed nor said anything that nobody asked for.
-    pub(super) fn is_quiet(&mut self) -> bool {
+    pub(super) fn is_quiet(&mut self, cx: &mut Context<'_>) -> bool {
         let mut byte = [0];
         let mut byte = ReadBuf::new(&mut byte);
-        let mut cx = Context::from_waker(Waker::noop());
-        on_io!(&mut self.io, stream => stream.poll_read(&mut cx, &mut byte)).is_pending()
+        on_io!(&mut self.io, stream => stream.poll_read(cx, &mut byte)).is_pending()
     }
 
     /// Whether bytes wait in the kernel that nobody has read.

@@ -135,6 +135,7 @@ async fn serve_all(thread: Rc<Thread>, mut sockets: mpsc::UnboundedReceiver<Adop
                 None => return,
             },
             () = deadlines.as_mut() => {}
+            () = thread.upstreams.heard() => thread.upstreams.sweep(),
             _ = sweep.tick() => {
                 thread.upstreams.sweep();
                 thread.http2.sweep();

@@ -42,7 +42,12 @@ impl Upstreams {
         }
     }
 
-    /// Closes what nobody used for long.
+    /// Waits until an idle connection closes, or says what nobody asked for.
+    pub(super) async fn heard(&self) {
+        self.pool.heard().await;
+    }
+
+    /// Closes what nobody used for long, and what cannot be used again.
     pub(super) fn sweep(&self) {
         self.pool.sweep();
     }
@@ -63,7 +68,16 @@ impl Upstreams {
         encryption: Encryption,
     ) -> Result<Upstream, Failure> {
         let limit = target.upstream.connect_timeout;
-        match tokio::time::timeout(limit, self.open(target, encryption)).await {
+        let opening = async {
+            match self.open(target, encryption).await {
+                // The idle ones hold descriptors that nobody needs as much.
+                Err((Failure::NoDescriptors, _)) if self.pool.close_all() => {
+                    self.open(target, encryption).await
+                }
+                opened => opened,
+            }
+        };
+        match tokio::time::timeout(limit, opening).await {
             Ok(Ok(io)) => Ok(Upstream {
                 stream: Stream::new(io),
                 reused: false,

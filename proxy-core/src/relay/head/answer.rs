@@ -109,7 +109,9 @@ impl<'b> AnswerHead<'b> {
             length: extent.end,
             persistent: version == Version::Http11
                 && !survey.close
-                && framing != Framing::UntilClose,
+                && framing != Framing::UntilClose
+                // One that announces a body where there is none may send it, too.
+                && !(bodiless && survey.announces_body()),
             upgrade: survey.upgrade_value(headers),
             lines: Lines {
                 head,
@@ -129,7 +131,10 @@ impl<'b> AnswerHead<'b> {
         out.extend_from_slice(&self.lines.head[b"HTTP/1.1".len()..self.lines.fields]);
 
         let mut touched = self.survey.ending;
-        let upgrade = self.survey.upgrade.filter(|_| back.upgrade);
+        let upgrade = self
+            .survey
+            .upgrade
+            .filter(|_| back.upgrade && self.upgrade.is_some());
         if let Some(number) = upgrade {
             touched.remove(number);
         }

@@ -142,6 +142,11 @@ pub(super) fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 impl Survey {
+    /// Whether there is a body, by what the fields say.
+    pub(super) fn announces_body(&self) -> bool {
+        self.coding_line.is_some() || self.length.is_some_and(|length| length > 0)
+    }
+
     /// Looks at each field once; a second time only where `Connection` names fields that nobody expects there.
     pub(super) fn of(head: &[u8], lines: &[Header<'_>], version: Version) -> Result<Self, Flaw> {
         let mut found = Self::default();

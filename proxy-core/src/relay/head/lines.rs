@@ -37,6 +37,10 @@ pub(super) fn find(bytes: &[u8]) -> Result<Found, Flaw> {
             return Err(Flaw::LineEnding);
         }
         let empty = feed == line + 1;
+        if !empty && window[line] == b'\r' {
+            // Nearly the end, and for some servers it is; nobody should wait for another.
+            return Err(Flaw::LineEnding);
+        }
         line = feed + 1;
         match fields {
             None if empty => start = line,

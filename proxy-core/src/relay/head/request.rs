@@ -143,7 +143,10 @@ impl<'b> RequestHead<'b> {
             host("Host", out);
         }
         let mut touched = self.survey.ending;
-        let upgrade = self.survey.upgrade.filter(|_| onward.upgrade);
+        let upgrade = self
+            .survey
+            .upgrade
+            .filter(|_| onward.upgrade && self.upgrade.is_some());
         if let Some(number) = upgrade {
             touched.remove(number);
         }

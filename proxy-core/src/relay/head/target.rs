@@ -21,8 +21,7 @@ pub enum Target<'b> {
 impl<'b> Target<'b> {
     /// `host` is the value of `Host`, if there is one.
     pub(super) fn read(method: &str, text: &'b str, host: Option<&[u8]>) -> Result<Self, Refusal> {
-        let clean = |byte: u8| (0x21..=0x7E).contains(&byte) && byte != b'#';
-        if !text.bytes().all(clean) {
+        if !text.bytes().all(is_target) {
             return Err(Refusal::Target);
         }
         let host = match host {
@@ -118,6 +117,12 @@ impl<'b> Authority<'b> {
         self.host.eq_ignore_ascii_case(other.host)
             && self.port.unwrap_or(default_port) == other.port.unwrap_or(default_port)
     }
+}
+
+/// Visible, and no beginning of a fragment. Quotes and angle brackets are in no URL either; other proxies refuse them,
+/// too. What else RFC 3986 does not have (`{|}^\`) is sent by real clients.
+fn is_target(byte: u8) -> bool {
+    byte.is_ascii_graphic() && !b"#\"<>`".contains(&byte)
 }
 
 /// A name as RFC 3986 has it, but no percent signs, which nobody resolves, and no comma, which would make it a list.

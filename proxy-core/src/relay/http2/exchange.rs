@@ -123,11 +123,7 @@ fn decide(thread: &Thread, head: &mut Parts) -> Result<Route, LocalAnswer> {
 /// The answer as the client gets it.
 fn downward(thread: &Thread, answer: Response<Answer>, in_flight: InFlight) -> Response<Outcome> {
     let (mut head, body) = answer.into_parts();
-    let version = match head.version {
-        Version::HTTP_2 => "2",
-        Version::HTTP_10 => "1.0",
-        _ => "1.1",
-    };
+    let version = fields::version_of(head.version);
     fields::add_via(&mut head.headers, &thread.config.server, version);
     head.version = Version::HTTP_2;
     let body = Outcome {

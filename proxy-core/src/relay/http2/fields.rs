@@ -146,8 +146,8 @@ pub(super) fn clean_trailers(trailers: &mut HeaderMap) {
 }
 
 /// The fields that only a configuration adds to requests.
-pub(super) fn add_configured(head: &mut Parts, server: &Server, client: Option<IpAddr>) {
-    add_via(&mut head.headers, server, "2");
+pub(in crate::relay) fn add_configured(head: &mut Parts, server: &Server, client: Option<IpAddr>) {
+    add_via(&mut head.headers, server, version_of(head.version));
     if !server.forwarded {
         return;
     }
@@ -166,6 +166,15 @@ pub(super) fn add_configured(head: &mut Parts, server: &Server, client: Option<I
     if let Some(host) = host {
         head.headers
             .append(HeaderName::from_static("x-forwarded-host"), host);
+    }
+}
+
+/// A version as `Via` names it.
+pub(super) fn version_of(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_2 => "2",
+        Version::HTTP_10 => "1.0",
+        _ => "1.1",
     }
 }
 

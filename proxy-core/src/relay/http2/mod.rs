@@ -7,18 +7,18 @@
 //! refused must be told from one that may have been done.
 //!
 //! The walk of one request: [`serve`] (a client's connection), `exchange` (one stream of it), `upstream` (which
-//! connection, and whether to try again), `http1` or `http2` (the request on it), `passage` and `answer` (what flows).
+//! connection, and whether to try again), `http1` or `stream` (the request on it), `passage` and `answer` (what flows).
 
 mod answer;
 mod connect;
 mod exchange;
 mod fields;
 mod http1;
-mod http2;
 mod passage;
 mod serve;
 mod shared;
 mod silence;
+mod stream;
 mod upstream;
 
 use std::error::Error;
@@ -30,6 +30,7 @@ use http::{Request, Response};
 use http_body::Body;
 
 pub(super) use answer::Answer;
+pub(super) use fields::add_configured;
 use passage::Passage;
 pub(super) use serve::serve;
 pub(super) use upstream::Upstreams;

@@ -140,7 +140,10 @@ impl Passage {
 
     /// Nobody wants the rest; what is on its way is cut, never ended.
     pub(super) fn cut(&self) {
-        self.fate.set(Fate::Cut);
+        // Who is to blame stays known.
+        if matches!(self.fate.get(), Fate::Flowing | Fate::Whole) {
+            self.fate.set(Fate::Cut);
+        }
         self.taken();
         let reader = self.reader.take();
         // Last: dropping the client's body may run into this passage again.

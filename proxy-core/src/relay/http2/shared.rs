@@ -39,10 +39,11 @@ const HEAD_LIMIT: u32 = 64 * 1024;
 const RESETS: usize = 1024;
 const RESETS_FOR: Duration = Duration::from_secs(10);
 
-/// After so long without a word on streams that wait for one, the upstream is asked whether it is there.
-const PING_AFTER: Duration = Duration::from_secs(30);
-/// How long its answer to that may take.
-const PONG_WITHIN: Duration = Duration::from_secs(20);
+/// When an upstream is asked whether it is there, and how long its answer to that may take.
+pub(super) const PULSE: Pulse = Pulse {
+    after: Duration::from_secs(30),
+    within: Duration::from_secs(20),
+};
 /// How long a connection that nobody wants any more may take to say goodbye.
 const GOODBYE: Duration = Duration::from_secs(5);
 
@@ -80,6 +81,14 @@ struct Facts {
     heard: Cell<bool>,
     /// Whether anything is waited for.
     waiting: Cell<bool>,
+}
+
+/// How the other end of a connection is watched.
+#[derive(Clone, Copy)]
+pub(super) struct Pulse {
+    /// After so long without a word on streams that wait for one, a ping goes out.
+    pub(super) after: Duration,
+    pub(super) within: Duration,
 }
 
 /// One stream of a connection, counted until dropped.
@@ -143,7 +152,11 @@ impl Shared {
 
 impl Link {
     /// Begins to speak on a new connection; it stands when the upstream has said how many streams it allows.
-    pub(super) async fn begin(target: &Target, stream: Stream) -> Result<Rc<Self>, Refused> {
+    pub(super) async fn begin(
+        target: &Target,
+        stream: Stream,
+        pulse: Pulse,
+    ) -> Result<Rc<Self>, Refused> {
         let no_http2 = |cause: String| match target.is_tls() {
             // There the protocol was agreed on.
             true => (Failure::Unreachable, cause),
@@ -162,7 +175,7 @@ impl Link {
             .handshake::<_, Bytes>(stream)
             .await
             .map_err(|error| no_http2(error.to_string()))?;
-        let pings = connection.ping_pong();
+        let pings = connection.ping_pong().map(|pings| (pings, pulse));
         poll_fn(|cx| match Pin::new(&mut connection).poll(cx) {
             Poll::Ready(Ok(())) => Poll::Ready(Err(no_http2("it closed the connection".into()))),
             Poll::Ready(Err(error)) => Poll::Ready(Err(no_http2(error.to_string()))),
@@ -204,7 +217,7 @@ impl Link {
 }
 
 impl Slot {
-    fn of(link: &Rc<Link>) -> Self {
+    pub(super) fn of(link: &Rc<Link>) -> Self {
         link.open.set(link.open.get() + 1);
         link.facts.waiting.set(true);
         Self(Rc::clone(link))
@@ -239,15 +252,15 @@ impl Drop for Slot {
 /// Reads and writes the connection until its end, and leaves it when its upstream is not there any more.
 async fn drive(
     mut connection: Connection<Stream, Bytes>,
-    pings: Option<PingPong>,
+    pings: Option<(PingPong, Pulse)>,
     facts: Rc<Facts>,
     mut when_released: oneshot::Receiver<Infallible>,
 ) {
-    let mut pulse = pin!(pulse(pings, &facts));
+    let mut watched = pin!(watch(pings, &facts));
     let released = poll_fn(|cx| {
         let ended = Pin::new(&mut connection).poll(cx).is_ready();
         facts.most.set(connection.max_concurrent_send_streams());
-        if ended || pulse.as_mut().poll(cx).is_ready() {
+        if ended || watched.as_mut().poll(cx).is_ready() {
             return Poll::Ready(false);
         }
         poll_released(&mut when_released, cx)
@@ -269,16 +282,16 @@ fn poll_released(
 
 /// Ends when the upstream does not answer. A shared connection whose other end vanished without a word would otherwise
 /// take one request after another into nothing.
-async fn pulse(pings: Option<PingPong>, facts: &Facts) {
-    let Some(mut pings) = pings else {
+async fn watch(pings: Option<(PingPong, Pulse)>, facts: &Facts) {
+    let Some((mut pings, pulse)) = pings else {
         return std::future::pending().await;
     };
     loop {
-        tokio::time::sleep(PING_AFTER).await;
+        tokio::time::sleep(pulse.after).await;
         if facts.heard.take() || !facts.waiting.get() {
             continue;
         }
-        match timeout(PONG_WITHIN, pings.ping(Ping::opaque())).await {
+        match timeout(pulse.within, pings.ping(Ping::opaque())).await {
             Ok(Ok(_pong)) => {}
             Ok(Err(_)) | Err(_) => return,
         }

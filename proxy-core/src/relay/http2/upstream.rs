@@ -12,8 +12,8 @@ use super::super::tls::Tls;
 use super::answer::Answer;
 use super::connect::{Refused, connect};
 use super::passage::Passage;
-use super::shared::{Link, Shared, Slot};
-use super::{fields, http1, http2};
+use super::shared::{Link, PULSE, Shared, Slot};
+use super::{fields, http1, stream};
 use crate::gateway::Target;
 use crate::gateway::answers::Failure;
 
@@ -96,18 +96,18 @@ impl Upstreams {
         for _ in 0..ATTEMPTS {
             let slot = self.slot(target, refused.as_deref()).await?;
             let request = Request::from_parts(head.clone(), ());
-            let attempt = http2::attempt(&slot, &target.name, request, passage);
+            let attempt = stream::attempt(&slot, &target.name, request, passage);
             match first_byte(target, attempt).await? {
-                http2::Attempt::Answered(answer) => {
+                stream::Attempt::Answered(answer) => {
                     let (mut head, stream) = answer.into_parts();
                     fields::strip_hop_by_hop(&mut head.headers);
                     let idle_timeout = target.upstream.idle_timeout;
                     let body = Answer::http2(stream, slot, Rc::clone(passage), idle_timeout);
                     return Ok(Response::from_parts(head, body));
                 }
-                http2::Attempt::Untouched if passage.can_start_again() => refused = Some(slot),
-                http2::Attempt::Untouched => break,
-                http2::Attempt::Failed(failure) => {
+                stream::Attempt::Untouched if passage.can_start_again() => refused = Some(slot),
+                stream::Attempt::Untouched => break,
+                stream::Attempt::Failed(failure) => {
                     return Err(passage.failure().unwrap_or(failure));
                 }
             }
@@ -126,7 +126,7 @@ impl Upstreams {
                 async move {
                     in_time(&target, async {
                         let stream = connect(&tls, &target).await?;
-                        Link::begin(&target, stream).await
+                        Link::begin(&target, stream, PULSE).await
                     })
                     .await
                 }

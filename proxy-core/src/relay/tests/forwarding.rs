@@ -141,15 +141,12 @@ async fn connections_are_reused_on_both_sides() {
     );
     assert_eq!(counts.by_version.get("1.2.3"), Some(&20));
     assert_eq!(proxy.upstream.counts().connections, 1);
+    // The last answer arrives a moment before its exchange is over.
+    until(|| proxy.relay.load().exchanges == 0).await;
     let load = proxy.relay.load();
     assert_eq!(
-        (
-            load.connections,
-            load.exchanges,
-            load.requests,
-            load.local_5xx
-        ),
-        (1, 0, 40, 0)
+        (load.connections, load.requests, load.local_5xx),
+        (1, 40, 0)
     );
 }
 

@@ -2,6 +2,7 @@
 
 mod arrival;
 mod bodies;
+mod bridge;
 mod cuts;
 mod early;
 mod ending;

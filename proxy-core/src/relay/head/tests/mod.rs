@@ -1,8 +1,12 @@
 //! What is accepted, what is refused and how, and what goes on.
 
+mod accepted;
+mod answers;
 mod onward;
+mod refused;
 
 use super::*;
+use crate::relay::framing::Framing;
 
 /// The request that these bytes are, or why they are refused; they must be whole.
 fn request<T>(bytes: &[u8], look: impl FnOnce(&RequestHead<'_>) -> T) -> Result<T, Refusal> {

@@ -8,8 +8,12 @@ use super::*;
 /// How the bytes of a hostile answer are sent, and to what kind of client.
 #[derive(Debug, Clone, Copy)]
 enum Answered {
+    /// At once, with the client's next request already there.
     Whole,
+    /// With the client's next request when all of it was sent: what an upstream sends later than that is the answer, as
+    /// far as anybody can tell.
     ByteByByte,
+    /// At once, to a client that knows no chunks and only this request.
     ToAnOldClient,
 }
 
@@ -28,20 +32,23 @@ async fn answered(
         close: entry.close,
     }));
     let old = matches!(how, Answered::ToAnOldClient);
-    let request = match old {
-        true => format!(
-            "{} /v1/hostile HTTP/1.0\r\nHost: proxy\r\n\r\n",
-            entry.method
-        ),
-        false => format!(
-            "{} /v1/hostile HTTP/1.1\r\nHost: proxy\r\n\r\n{}",
-            entry.method,
-            String::from_utf8_lossy(LAST)
-        ),
+    let version = if old { "HTTP/1.0" } else { "HTTP/1.1" };
+    let request = format!(
+        "{} /v1/hostile {version}\r\nHost: proxy\r\n\r\n",
+        entry.method
+    );
+    let methods = [entry.method, "GET"];
+    let seen = match how {
+        Answered::Whole => {
+            let both = [request.as_bytes(), LAST].concat();
+            proxy.exchange(&both, both.len(), &methods).await
+        }
+        Answered::ByteByByte => in_turn(proxy, request.as_bytes(), &methods).await,
+        Answered::ToAnOldClient => {
+            let request = request.as_bytes();
+            proxy.exchange(request, request.len(), &methods).await
+        }
     };
-    let seen = proxy
-        .exchange(request.as_bytes(), request.len(), &[entry.method, "GET"])
-        .await;
     as_it_should(entry, &seen, old)?;
     let is_left = |connections: &[Connection]| {
         connections
@@ -52,6 +59,23 @@ async fn answered(
     recorded(proxy, "the connection was kept or used again", is_left).await?;
     proxy.recorder.script(None);
     proxy.sentinel().await
+}
+
+/// Sends the next request when the upstream has sent all that it has to say.
+async fn in_turn(proxy: &Recorded, request: &[u8], methods: &[&str]) -> Seen {
+    let stream = TcpStream::connect(proxy.address).await.unwrap();
+    let (reader, mut writer) = stream.into_split();
+    let all_sent = |connections: &[Connection]| {
+        let mut requests = connections.iter().flat_map(|it| &it.requests);
+        requests.any(|it| it.target == "/v1/hostile" && it.answered)
+    };
+    let sending = async {
+        // What fails here shows in what is read.
+        let _ = writer.write_all(request).await;
+        let _ = recorded(proxy, "", all_sent).await;
+        let _ = writer.write_all(LAST).await;
+    };
+    tokio::join!(sending, Seen::read(Wire::new(reader), methods)).1
 }
 
 /// One answer at most for the hostile one, and behind it nothing but the next request's own.
@@ -121,9 +145,11 @@ async fn hostile_answers_become_502_or_are_cut_and_their_connection_is_left() {
 #[tokio::test]
 async fn an_answer_before_its_request_is_nobodys() {
     let proxy = Recorded::start().await;
-    // The second answer comes a moment after the first, on a connection that may already wait for its next request.
+    // It comes a moment after the answer before it, on a connection that already waits for its next request.
     for behind in [
         &b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\npoison"[..],
+        b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\npoi",
+        b"HTTP/1.1 200 OK\r\n",
         b"H",
         b"\r\n",
     ] {
@@ -144,19 +170,32 @@ async fn an_answer_before_its_request_is_nobodys() {
         let head = soon(wire.head()).await.unwrap().unwrap();
         let body = soon(wire.body(head.answer_framing())).await.unwrap();
         assert_eq!(body, b"hello");
-        let left = |connections: &[Connection]| {
+        let hostile = |connections: &[Connection], is: fn(&Connection) -> bool| {
             connections
                 .iter()
                 .filter(|it| contains(&it.bytes, b"/v1/hostile"))
-                .all(|it| it.ended)
+                .all(is)
         };
-        recorded(&proxy, "kept with bytes that nobody asked for", left)
-            .await
-            .unwrap();
+        recorded(&proxy, "what nobody asked for was not sent", |all| {
+            hostile(all, |it| it.requests.iter().all(|it| it.answered))
+        })
+        .await
+        .unwrap();
         wire.stream.write_all(LAST).await.unwrap();
         let (reader, _writer) = wire.stream.into_split();
         let seen = Seen::read(Wire::new(reader), &["GET"]).await;
-        assert_eq!(seen.answers, [(200, b"/v1/last".to_vec())], "{seen:?}");
+        assert_eq!(
+            seen.answers,
+            [(200, b"/v1/last".to_vec())],
+            "{:?} was read as an answer: {seen:?}",
+            behind.escape_ascii().to_string()
+        );
+        // Seen at the latest when it was to be used again.
+        recorded(&proxy, "kept with bytes that nobody asked for", |all| {
+            hostile(all, |it| it.ended && it.requests.len() == 1)
+        })
+        .await
+        .unwrap();
         proxy.recorder.script(None);
         proxy.sentinel().await.unwrap();
     }
