@@ -91,6 +91,23 @@ async fn an_early_answer_reaches_a_client_that_reads_only_after_it_sent_everythi
 }
 
 #[tokio::test]
+async fn an_early_answer_reaches_a_client_that_takes_its_time_to_send_everything() {
+    let ends = Ends::start().await;
+    let slowly = async |then| {
+        let head = "POST /v1/x HTTP/1.1\r\nHost: proxy\r\nContent-Length: 600000\r\n\r\n";
+        let (mut client, upstream) = ends.asked(head).await;
+        let _upstream = refuse(upstream, then).await;
+        // 12 s in all, and never a pause that would be one.
+        for _ in 0..60 {
+            client.send([b'x'; 10_000]).await;
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        expect_refusal(&mut client).await;
+    };
+    tokio::join!(slowly(Then::Stays), slowly(Then::Closes));
+}
+
+#[tokio::test]
 async fn an_answer_written_before_the_upstream_resets_is_not_lost() {
     let ends = Ends::start().await;
     for _ in 0..20 {
