@@ -55,7 +55,7 @@ async fn each_event_in_a_chunk_of_its_own_arrives_before_the_next_is_written() {
     let events = (0..500).map(|number| chunk(&event(number)));
     let pieces = std::iter::once(head.into()).chain(events);
     let times = gated(&mut upstream, &mut client, pieces).await;
-    // Nagle's algorithm on either side would cost 40 ms an event.
+    // Whatever would wait for a timer or an acknowledgement would wait for 40 ms.
     assert!(times[250] < Duration::from_millis(20), "{:?}", times[250]);
     upstream.send("0\r\n\r\n").await;
     client.expect("0\r\n\r\n").await;
@@ -226,4 +226,21 @@ async fn a_small_piece_upward_does_not_wait_for_the_next() {
     )
     .await;
     assert!(times[250] < Duration::from_millis(20), "{:?}", times[250]);
+}
+
+#[tokio::test]
+async fn the_kernel_is_told_not_to_wait_for_company_either() {
+    let ends = Ends::start().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut client = Peer::new(
+        TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap(),
+    );
+    let accepted = listener.accept().await.unwrap().0.into_std().unwrap();
+    let same = accepted.try_clone().unwrap();
+    ends.relay.adopt(accepted.into()).unwrap();
+    client.send(REQUEST).await;
+    ends.upstream().await.expect(ends.onward(REQUEST)).await;
+    assert!(same.nodelay().unwrap());
 }
