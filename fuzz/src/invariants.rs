@@ -78,7 +78,7 @@ fn accepted_request(bytes: &[u8], head: &RequestHead<'_>) {
     }
     for upgrade in [false, true] {
         let onward = Onward {
-            path_and_query: "/a?b",
+            path_and_query: ["/a?b", "", "", ""],
             authority: "upstream:1",
             upgrade,
             extra: b"",

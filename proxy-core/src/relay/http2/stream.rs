@@ -145,14 +145,14 @@ impl Pouring {
             }
             let room = self.stream.capacity().min(data.len());
             let piece = data.split_to(room);
-            let (is_last, is_empty) = (*is_last, data.is_empty());
-            if is_empty {
-                self.waiting = None;
-            } else {
-                self.stream.reserve_capacity(data.len());
+            let (is_last, rest) = (*is_last, data.len());
+            let sent = self.stream.send_data(piece, is_last && rest == 0);
+            // Only now: what is asked for before it is sent would count what is about to be sent.
+            match rest {
+                0 => self.waiting = None,
+                _ => self.stream.reserve_capacity(rest),
             }
-            let sent = self.stream.send_data(piece, is_last && is_empty);
-            return Poll::Ready(sent.is_err() || is_last && is_empty);
+            return Poll::Ready(sent.is_err() || is_last && rest == 0);
         }
         let frame = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
             None => {

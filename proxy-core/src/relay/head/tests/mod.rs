@@ -4,6 +4,7 @@ mod accepted;
 mod answers;
 mod onward;
 mod refused;
+mod refused_targets;
 
 use super::*;
 use crate::relay::framing::Framing;
