@@ -182,13 +182,15 @@ async fn two_large_bodies_pass_each_other() {
         let written = to_client.write_all(&up);
         let read = from_client.read_exact(&mut came_down);
         let (written, read) = tokio::join!(written, read);
-        (written.unwrap(), read.unwrap())
+        written.unwrap();
+        read.unwrap();
     };
     let upstream = async {
         let written = to_upstream.write_all(most);
         let read = from_upstream.read_exact(&mut came_up);
         let (written, read) = tokio::join!(written, read);
-        (written.unwrap(), read.unwrap());
+        written.unwrap();
+        read.unwrap();
         to_upstream.write_all(last).await.unwrap();
     };
     soon(async { tokio::join!(client, upstream) }).await;
