@@ -1,11 +1,13 @@
 //! Answers that are made here, and the ways in which a connection with a client ends.
 
 use std::future::poll_fn;
+use std::io;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::time::timeout;
 
+use super::buffers::Buffer;
 use super::client::Client;
 use super::exchange::After;
 use super::framing::{Body, Framing};
@@ -17,8 +19,10 @@ use crate::gateway::answers::LocalAnswer;
 
 /// How much of a request that is answered early is read and forgotten.
 const DISCARDED: u64 = 64 * 1024 * 1024;
-/// For how long.
-const DISCARDING: Duration = Duration::from_secs(10);
+/// For how long in all; a pause within it is bounded by itself.
+const DISCARDING: Duration = Duration::from_secs(600);
+/// How long a client that is to close may pause.
+const LINGERING: Duration = Duration::from_secs(5);
 
 /// What of a request is still to come when it is answered.
 pub(super) struct Rest {
@@ -94,8 +98,12 @@ pub(super) async fn forget(thread: &Thread, client: &mut Client, mut body: Body)
         return After::Next;
     }
     let mut left = DISCARDED;
-    let reading = poll_fn(|cx| poll_forget(cx, thread, client, &mut body, &mut left));
-    match timeout(DISCARDING, reading).await {
+    let pause = thread.config.server.body_timeout;
+    client.alarm.set(Direction::Up, pause);
+    let reading = poll_fn(|cx| poll_forget(cx, thread, client, &mut body, &mut left, pause));
+    let forgotten = timeout(DISCARDING, reading).await;
+    client.alarm.clear(Direction::Up);
+    match forgotten {
         Ok(true) => After::Next,
         Ok(false) | Err(_) => After::Cut,
     }
@@ -108,10 +116,11 @@ fn poll_forget(
     client: &mut Client,
     body: &mut Body,
     left: &mut u64,
+    pause: Duration,
 ) -> Poll<bool> {
     while !body.is_done() {
         let mut buffer = thread.buffers.take();
-        let Ok(count @ 1..) = ready!(client.poll_body(cx, &mut buffer)) else {
+        let Ok(count @ 1..) = ready!(poll_in_time(cx, client, &mut buffer, pause)) else {
             return Poll::Ready(false);
         };
         let Ok(taken) = body.accept(buffer.unread()) else {
@@ -131,13 +140,14 @@ fn poll_forget(
 /// closes too, within bounds.
 pub(super) async fn linger(thread: &Thread, client: &mut Client) {
     let mut left = DISCARDED;
+    client.alarm.set(Direction::Up, LINGERING);
     let closing = poll_fn(|cx| {
         if ready!(client.stream.poll_shutdown(cx)).is_err() {
             return Poll::Ready(());
         }
         loop {
             let mut buffer = thread.buffers.take();
-            let Ok(count @ 1..) = ready!(client.poll_body(cx, &mut buffer)) else {
+            let Ok(count @ 1..) = ready!(poll_in_time(cx, client, &mut buffer, LINGERING)) else {
                 return Poll::Ready(());
             };
             left = left.saturating_sub(count as u64);
@@ -146,11 +156,25 @@ pub(super) async fn linger(thread: &Thread, client: &mut Client) {
             }
         }
     });
-    let _enough = timeout(LINGERING, closing).await;
+    let _enough = timeout(DISCARDING, closing).await;
 }
 
-/// How long a client may take to close after us.
-const LINGERING: Duration = Duration::from_secs(5);
+/// Reads, and gives up after a pause that is too long.
+fn poll_in_time(
+    cx: &mut Context<'_>,
+    client: &mut Client,
+    buffer: &mut Buffer,
+    pause: Duration,
+) -> Poll<io::Result<usize>> {
+    client.alarm.register(cx);
+    let read = client.poll_body(cx, buffer);
+    if read.is_ready() {
+        client.alarm.set(Direction::Up, pause);
+    } else if client.alarm.has_fired(Direction::Up) {
+        return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+    }
+    read
+}
 
 fn compose(answer: &LocalAnswer, asked: Asked, close: bool) -> Vec<u8> {
     use std::io::Write as _;

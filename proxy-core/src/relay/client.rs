@@ -192,7 +192,7 @@ impl Client {
         read
     }
 
-    /// Whether the client has left although more of its request's body is to come; to be asked while nobody reads it.
+    /// Whether the client has left behind bytes that nobody reads now: more of its body, or too many requests.
     pub(super) fn has_left_behind_its_body(&mut self, cx: &mut Context<'_>) -> bool {
         loop {
             let timer = self
@@ -220,7 +220,7 @@ impl Client {
     ) -> bool {
         while !self.ended {
             if self.ahead.len() >= AHEAD_LIMIT {
-                return false;
+                return self.has_left_behind_its_body(cx);
             }
             let mut buffer = thread.buffers.take();
             match self.stream.poll_read(cx, &mut buffer) {
@@ -230,9 +230,19 @@ impl Client {
                 Poll::Ready(Ok(_)) => self.keep_ahead(buffer.unread()),
             }
         }
+        self.has_left_after_its_fin(cx, Some(request_ended))
+    }
+
+    /// Whether the client, which has sent a FIN, has left. `since` is when it had sent what it wanted to; nothing, where
+    /// a half-closed connection is nothing unusual.
+    pub(super) fn has_left_after_its_fin(
+        &mut self,
+        cx: &mut Context<'_>,
+        since: Option<Instant>,
+    ) -> bool {
         loop {
             let since_request = match &mut self.ask_again {
-                None => request_ended.elapsed(),
+                None => since.map_or(Duration::ZERO, |since| since.elapsed()),
                 Some(timer) => {
                     if timer.as_mut().poll(cx).is_pending() {
                         return false;

@@ -170,13 +170,18 @@ impl<'a> Flow<'a> {
                 self.sending = Sending::Over;
                 self.request_ended = Instant::now();
                 self.client.alarm.clear(Direction::Up);
+                self.upstream_is_due();
                 return None;
             }
             let mut buffer = self.thread.buffers.take();
             match self.client.poll_body(cx, &mut buffer) {
                 Poll::Pending => {
                     let alarm = &self.client.alarm;
-                    if !alarm.is_set(Direction::Up) && !alarm.has_fired(Direction::Up) {
+                    // Who waits for our word is not slow.
+                    if !self.terms.expects_continue
+                        && !alarm.is_set(Direction::Up)
+                        && !alarm.has_fired(Direction::Up)
+                    {
                         alarm.set(Direction::Up, self.thread.config.server.body_timeout);
                     }
                     return None;
@@ -191,10 +196,7 @@ impl<'a> Flow<'a> {
                     self.client.keep_ahead(ahead);
                     self.terms.expects_continue = false;
                     self.client.alarm.clear(Direction::Up);
-                    if self.received.is_none() {
-                        let limit = self.target.upstream.first_byte_timeout;
-                        self.client.alarm.set(Direction::Down, limit);
-                    }
+                    self.upstream_is_due();
                     if self.sending == Sending::On
                         && self.upstream.stream.write(cx, &[body]).is_err()
                     {
@@ -445,6 +447,21 @@ impl<'a> Flow<'a> {
         }))
     }
 
+    /// From now on the upstream has its time to begin an answer.
+    fn upstream_is_due(&self) {
+        if self.received.is_none() && self.waiting_for == WaitingFor::Upstream {
+            let limit = self.target.upstream.first_byte_timeout;
+            self.client.alarm.set(Direction::Down, limit);
+        }
+    }
+
+    /// Whether more of the request is to come and the upstream has all that came.
+    fn is_client_pausing(&self) -> bool {
+        self.sending != Sending::Over
+            && self.upstream.stream.unwritten() == 0
+            && !self.terms.expects_continue
+    }
+
     fn time_out(&mut self) -> Option<Ending> {
         let alarm = &self.client.alarm;
         if alarm.has_fired(Direction::Up) {
@@ -455,6 +472,11 @@ impl<'a> Flow<'a> {
         }
         if self.is_answered() && self.client.stream.unwritten() == 0 {
             return Some(Ending::Answered);
+        }
+        if self.waiting_for == WaitingFor::Upstream && self.is_client_pausing() {
+            // The silence is the client's own.
+            self.client.alarm.clear(Direction::Down);
+            return None;
         }
         Some(match self.waiting_for {
             WaitingFor::Client => Ending::ClientLeft,

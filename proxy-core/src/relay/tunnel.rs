@@ -49,6 +49,10 @@ pub(super) async fn run(thread: &Thread, client: &mut Client, mut upstream: Stre
         let to_client = down.poll(cx, thread, &mut upstream, &mut client.stream)?;
         match (to_upstream, to_client) {
             (Poll::Ready(()), Poll::Ready(())) => Poll::Ready(Ok::<_, io::Error>(())),
+            // Without its client nobody needs what the upstream may still say.
+            (Poll::Ready(()), Poll::Pending) if client.has_left_after_its_fin(cx, None) => {
+                Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+            }
             _ => Poll::Pending,
         }
     })
