@@ -39,7 +39,9 @@ pub(super) struct Client {
     used: bool,
     /// The client has sent a FIN.
     ended: bool,
-    /// For a client that half-closed: when it is asked about again.
+    /// Whether it was decided what the FIN meant.
+    fin_judged: bool,
+    /// When the kernel is asked again whether the client is still there.
     ask_again: Option<Pin<Box<Sleep>>>,
 }
 
@@ -73,6 +75,7 @@ impl Client {
             head_begun: false,
             used: false,
             ended: false,
+            fin_judged: false,
             ask_again: None,
         })
     }
@@ -194,20 +197,14 @@ impl Client {
 
     /// Whether the client has left behind bytes that nobody reads now: more of its body, or too many requests.
     pub(super) fn has_left_behind_its_body(&mut self, cx: &mut Context<'_>) -> bool {
-        loop {
-            let timer = self
-                .ask_again
-                .get_or_insert_with(|| Box::pin(tokio::time::sleep(leaving::ASK_AGAIN)));
-            if timer.as_mut().poll(cx).is_pending() {
-                return false;
-            }
-            self.ask_again = None;
+        while self.is_time_to_ask(cx) {
             if self.stream.is_closed_for_reading()
                 && leaving::judge(&self.stream, Duration::ZERO) == Fin::Left
             {
                 return true;
             }
         }
+        false
     }
 
     /// Whether the client has left; to be asked when nothing of the current request is left to read. Reads ahead, within
@@ -240,21 +237,34 @@ impl Client {
         cx: &mut Context<'_>,
         since: Option<Instant>,
     ) -> bool {
-        loop {
-            let since_request = match &mut self.ask_again {
-                None => since.map_or(Duration::ZERO, |since| since.elapsed()),
-                Some(timer) => {
-                    if timer.as_mut().poll(cx).is_pending() {
-                        return false;
-                    }
-                    // When it came was judged once; of a peer elsewhere nothing new is learned by asking again.
-                    Duration::ZERO
-                }
-            };
-            if leaving::judge(&self.stream, since_request) == Fin::Left {
+        if !self.fin_judged {
+            self.fin_judged = true;
+            let since = since.map_or(Duration::ZERO, |since| since.elapsed());
+            if leaving::judge(&self.stream, since) == Fin::Left {
                 return true;
             }
-            self.ask_again = Some(Box::pin(tokio::time::sleep(leaving::ASK_AGAIN)));
+            // A peer elsewhere that is gone will not answer the kernel, either.
+            self.stream.keep_alive();
+            self.ask_again = None;
         }
+        // When it came was judged above; of a peer elsewhere nothing new is learned by asking again.
+        while self.is_time_to_ask(cx) {
+            if leaving::judge(&self.stream, Duration::ZERO) == Fin::Left {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Every so often while somebody waits. Each call that says no has seen to it that there is a next one.
+    fn is_time_to_ask(&mut self, cx: &mut Context<'_>) -> bool {
+        let timer = self
+            .ask_again
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(leaving::ASK_AGAIN)));
+        if timer.as_mut().poll(cx).is_pending() {
+            return false;
+        }
+        self.ask_again = None;
+        true
     }
 }

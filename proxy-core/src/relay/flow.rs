@@ -50,8 +50,8 @@ pub(super) struct Flow<'a> {
     sending: Sending,
     /// The upstream did not take the whole request.
     refused: bool,
-    /// What the upstream had not taken when that was looked at last, after its answer.
-    unwritten_since_answer: usize,
+    /// Once the upstream has answered and does not read on: what it had not taken when that was looked at last.
+    reading_on: Option<usize>,
     /// When the request was sent to its end.
     request_ended: Instant,
     /// A part of an answer's head.
@@ -114,7 +114,7 @@ impl<'a> Flow<'a> {
             up,
             sending: Sending::On,
             refused: false,
-            unwritten_since_answer: 0,
+            reading_on: None,
             request_ended: Instant::now(),
             part: Buffer::default(),
             interim: 0,
@@ -158,9 +158,6 @@ impl<'a> Flow<'a> {
                     }
                     Poll::Pending => {
                         self.client.alarm.clear(Direction::Up);
-                        if self.is_answered() {
-                            return self.wait_for_reader();
-                        }
                         let left = !self.up.is_done() && self.client.has_left_behind_its_body(cx);
                         return left.then_some(Ending::ClientLeft);
                     }
@@ -243,22 +240,24 @@ impl<'a> Flow<'a> {
         self.received.as_ref().is_some_and(|it| it.body.is_done())
     }
 
-    /// The answer was written to its end. A request that is still on its way goes on, for the upstream may want it all;
-    /// but not one whose client may never send it, nor to an upstream that takes no more of it.
+    /// The answer was written to its end, and taken. A request that is still on its way goes on, for the upstream may want
+    /// it all; but not one whose client may never send it, nor to an upstream that takes no more of it: a moment tells.
     fn answered(&mut self) -> Option<Ending> {
         self.client.stream.resets_when_dropped(false);
-        let goes_on = self.sending == Sending::On && !self.terms.expects_continue;
-        (!goes_on).then_some(Ending::Answered)
-    }
-
-    /// Who has answered and does not read on does not want the rest; a moment tells.
-    fn wait_for_reader(&mut self) -> Option<Ending> {
-        let unwritten = self.upstream.stream.unwritten();
-        if self.unwritten_since_answer != unwritten {
-            self.unwritten_since_answer = unwritten;
-            self.client.alarm.set(Direction::Down, READ_ON);
-        }
         let alarm = &self.client.alarm;
+        if self.sending != Sending::On || self.terms.expects_continue {
+            return Some(Ending::Answered);
+        }
+        if !self.upstream.stream.is_blocked() {
+            self.reading_on = None;
+            alarm.clear(Direction::Down);
+            return None;
+        }
+        let unwritten = self.upstream.stream.unwritten();
+        if self.reading_on != Some(unwritten) {
+            self.reading_on = Some(unwritten);
+            alarm.set(Direction::Down, READ_ON);
+        }
         alarm.has_fired(Direction::Down).then_some(Ending::Answered)
     }
 
@@ -458,7 +457,7 @@ impl<'a> Flow<'a> {
     /// Whether more of the request is to come and the upstream has all that came.
     fn is_client_pausing(&self) -> bool {
         self.sending != Sending::Over
-            && self.upstream.stream.unwritten() == 0
+            && !self.upstream.stream.is_blocked()
             && !self.terms.expects_continue
     }
 
@@ -469,9 +468,6 @@ impl<'a> Flow<'a> {
         }
         if !alarm.has_fired(Direction::Down) {
             return None;
-        }
-        if self.is_answered() && self.client.stream.unwritten() == 0 {
-            return Some(Ending::Answered);
         }
         if self.waiting_for == WaitingFor::Upstream && self.is_client_pausing() {
             // The silence is the client's own.

@@ -20,6 +20,8 @@ pub(super) struct Stream {
     io: Option<Io>,
     /// Written, not yet taken. Its own heap: it stays for as long as the other side does not read.
     unwritten: Buffer,
+    /// Whether the other side did not take everything when that was tried last.
+    blocked: bool,
     /// Whether the end of this socket must look like an accident.
     resets: bool,
 }
@@ -56,6 +58,7 @@ impl Stream {
         Self {
             io: Some(io),
             unwritten: Buffer::default(),
+            blocked: false,
             resets: false,
         }
     }
@@ -117,6 +120,12 @@ impl Stream {
     /// Ready when everything written was taken.
     #[inline]
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = self.flush(cx);
+        self.blocked = flushed.is_pending();
+        flushed
+    }
+
+    fn flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.unwritten.is_empty() {
             let io = &mut self.io;
             let bytes = self.unwritten.unread();
@@ -136,6 +145,24 @@ impl Stream {
     /// How many bytes were written and not yet taken.
     pub(super) fn unwritten(&self) -> usize {
         self.unwritten.len()
+    }
+
+    /// Whether the last flush was not ready.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.blocked
+    }
+
+    /// Lets the kernel find out, in a minute or two, whether the other side still exists, for where nothing else will.
+    pub(super) fn keep_alive(&self) {
+        const IDLE: Duration = Duration::from_secs(60);
+        const BETWEEN: Duration = Duration::from_secs(15);
+        if let Some(io @ (Io::Tcp(_) | Io::Tls(_))) = &self.io {
+            // Each is a help only: a connection that is already gone refuses them.
+            let _gone = sockopt::set_tcp_keepidle(io, IDLE);
+            let _gone = sockopt::set_tcp_keepintvl(io, BETWEEN);
+            let _gone = sockopt::set_tcp_keepcnt(io, 4);
+            let _gone = sockopt::set_socket_keepalive(io, true);
+        }
     }
 
     /// Tells the other side that nothing more will be sent.

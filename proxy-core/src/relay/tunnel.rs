@@ -38,22 +38,46 @@ pub(super) async fn connect(thread: &Thread, client: &mut Client, target: &Arc<T
 /// Carries bytes until both directions have ended; one that ends is ended on the other side, too. What the client sent
 /// ahead goes first.
 pub(super) async fn run(thread: &Thread, client: &mut Client, mut upstream: Stream) -> After {
+    client.stream.keep_alive();
+    upstream.keep_alive();
     let mut ahead = client.take_ahead();
     let (mut up, mut down) = (Way::Open, Way::Open);
+    let mut refused = false;
     let carried = poll_fn(|cx| {
-        if !ahead.is_empty() && upstream.unwritten() == 0 {
-            upstream.write(cx, &[ahead.unread()])?;
+        if !ahead.is_empty() {
+            if upstream.write(cx, &[ahead.unread()]).is_err() {
+                up = Way::Ended;
+                refused = true;
+            }
             ahead.consume(ahead.len());
         }
-        let to_upstream = up.poll(cx, thread, &mut client.stream, &mut upstream)?;
-        let to_client = down.poll(cx, thread, &mut upstream, &mut client.stream)?;
-        match (to_upstream, to_client) {
-            (Poll::Ready(()), Poll::Ready(())) => Poll::Ready(Ok::<_, io::Error>(())),
-            // Without its client nobody needs what the upstream may still say.
-            (Poll::Ready(()), Poll::Pending) if client.has_left_after_its_fin(cx, None) => {
-                Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+        let to_upstream = match up.poll(cx, thread, &mut client.stream, &mut upstream) {
+            Poll::Ready(Err(Broken::Source)) => return Poll::Ready(Err(Broken::Source)),
+            // It takes no more, but what it has said is still on its way.
+            Poll::Ready(Err(Broken::Sink)) => {
+                up = Way::Ended;
+                refused = true;
+                Poll::Ready(())
             }
-            _ => Poll::Pending,
+            Poll::Ready(Ok(())) => Poll::Ready(()),
+            Poll::Pending => Poll::Pending,
+        };
+        let to_client = match down.poll(cx, thread, &mut upstream, &mut client.stream) {
+            Poll::Ready(Err(broken)) => return Poll::Ready(Err(broken)),
+            Poll::Ready(Ok(())) => Poll::Ready(()),
+            Poll::Pending => Poll::Pending,
+        };
+        // Without its client nobody needs what the upstream may still say.
+        let left = match (to_upstream, to_client) {
+            (Poll::Ready(()), Poll::Ready(())) => return Poll::Ready(Ok(())),
+            (Poll::Ready(()), Poll::Pending) if refused => client.has_left_behind_its_body(cx),
+            (Poll::Ready(()), Poll::Pending) => client.has_left_after_its_fin(cx, None),
+            (Poll::Pending, _) if upstream.is_blocked() => client.has_left_behind_its_body(cx),
+            (Poll::Pending, _) => false,
+        };
+        match left {
+            true => Poll::Ready(Err(Broken::Source)),
+            false => Poll::Pending,
         }
     })
     .await;
@@ -61,6 +85,13 @@ pub(super) async fn run(thread: &Thread, client: &mut Client, mut upstream: Stre
     client.stream.resets_when_dropped(carried.is_err());
     upstream.resets_when_dropped(carried.is_err());
     After::Cut
+}
+
+/// Which end of a direction broke.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Broken {
+    Source,
+    Sink,
 }
 
 /// One direction of a tunnel.
@@ -79,35 +110,22 @@ impl Way {
         thread: &Thread,
         from: &mut Stream,
         to: &mut Stream,
-    ) -> io::Result<Poll<()>> {
-        match self.poll_io(cx, thread, from, to) {
-            Poll::Ready(Ok(())) => Ok(Poll::Ready(())),
-            Poll::Ready(Err(error)) => Err(error),
-            Poll::Pending => Ok(Poll::Pending),
-        }
-    }
-
-    fn poll_io(
-        &mut self,
-        cx: &mut Context<'_>,
-        thread: &Thread,
-        from: &mut Stream,
-        to: &mut Stream,
-    ) -> Poll<io::Result<()>> {
+    ) -> Poll<Result<(), Broken>> {
+        let sink = |_: io::Error| Broken::Sink;
         loop {
             match self {
                 Self::Ended => return Poll::Ready(Ok(())),
                 Self::Ending => {
-                    ready!(to.poll_flush(cx))?;
-                    ready!(to.poll_shutdown(cx))?;
+                    ready!(to.poll_flush(cx)).map_err(sink)?;
+                    ready!(to.poll_shutdown(cx)).map_err(sink)?;
                     *self = Self::Ended;
                 }
                 Self::Open => {
-                    ready!(to.poll_flush(cx))?;
+                    ready!(to.poll_flush(cx)).map_err(sink)?;
                     let mut buffer = thread.buffers.take();
-                    match ready!(from.poll_read(cx, &mut buffer))? {
+                    match ready!(from.poll_read(cx, &mut buffer)).map_err(|_| Broken::Source)? {
                         0 => *self = Self::Ending,
-                        _ => to.write(cx, &[buffer.unread()])?,
+                        _ => to.write(cx, &[buffer.unread()]).map_err(sink)?,
                     }
                 }
             }
