@@ -196,3 +196,43 @@ async fn two_large_bodies_pass_each_other() {
     soon(async { tokio::join!(client, upstream) }).await;
     assert!(came_up == up && came_down == answer);
 }
+
+/// A client whose side of the relay takes little at once.
+fn narrow_client(relay: &Relay) -> tokio::net::UnixStream {
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    rustix::net::sockopt::set_socket_send_buffer_size(&theirs, 4096).unwrap();
+    ours.set_nonblocking(true).unwrap();
+    relay.adopt(theirs.into()).unwrap();
+    tokio::net::UnixStream::from_std(ours).unwrap()
+}
+
+#[tokio::test]
+async fn an_early_answer_that_its_client_takes_late_is_whole() {
+    const BODY: &[u8] = &[b'y'; 24_000];
+    let ends = Ends::start().await;
+    for close in ["", "Connection: close\r\n"] {
+        let client = narrow_client(&ends.relay);
+        let (mut reading, mut writing) = client.into_split();
+        let head =
+            format!("POST /v1/x HTTP/1.1\r\nHost: proxy\r\n{close}Content-Length: {LARGE}\r\n\r\n");
+        writing.write_all(head.as_bytes()).await.unwrap();
+        let mut upstream = ends.upstream().await;
+        upstream.head().await;
+        // The upstream takes no more of the body and the client takes nothing of the answer, until both waits are over.
+        let sending = tokio::spawn(async move {
+            let sent = writing.write_all(&vec![b'x'; LARGE]).await;
+            (writing, sent)
+        });
+        let answer = [b"HTTP/1.1 413 No\r\nContent-Length: 24000\r\n\r\n", BODY].concat();
+        upstream.send(&answer).await;
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        // The line that says so arrives, too.
+        let mut came = vec![0; answer.len() + close.len()];
+        soon(tokio::io::AsyncReadExt::read_exact(&mut reading, &mut came))
+            .await
+            .unwrap();
+        assert!(came.ends_with(BODY), "{close}");
+        let (_writing, sent) = soon(sending).await.unwrap();
+        sent.unwrap();
+    }
+}

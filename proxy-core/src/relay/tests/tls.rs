@@ -2,13 +2,14 @@
 
 use fixtures::script::Script;
 use fixtures::tls::{AUTHORITY, CERTIFICATE, KEY};
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncReadExt, copy_bidirectional};
 use tokio::net::UnixStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ServerConfig, crypto};
 
+use super::ends::Peer;
 use super::*;
 use crate::relay::tls::Tls;
 
@@ -24,8 +25,7 @@ fn certificates(pem: &str) -> Vec<CertificateDer<'static>> {
         .unwrap()
 }
 
-/// Takes TLS off before the fixture's upstream; the port it listens on.
-async fn encrypted(upstream: SocketAddr) -> u16 {
+fn acceptor() -> TlsAcceptor {
     let provider = Arc::new(crypto::aws_lc_rs::default_provider());
     let key = PrivateKeyDer::from_pem_slice(KEY.as_bytes()).unwrap();
     let mut config = ServerConfig::builder_with_provider(provider)
@@ -35,7 +35,12 @@ async fn encrypted(upstream: SocketAddr) -> u16 {
         .with_single_cert(certificates(CERTIFICATE), key)
         .unwrap();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    let acceptor = TlsAcceptor::from(Arc::new(config));
+    TlsAcceptor::from(Arc::new(config))
+}
+
+/// Takes TLS off before the fixture's upstream; the port it listens on.
+async fn encrypted(upstream: SocketAddr) -> u16 {
+    let acceptor = acceptor();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {
@@ -102,6 +107,39 @@ async fn an_upstream_with_an_unknown_authority_or_another_name_gets_nothing() {
         assert_eq!(relay.load().local_5xx, 1);
     }
     assert_eq!(upstream.counts().requests, 0);
+}
+
+#[tokio::test]
+async fn an_early_answer_over_tls_is_whole_though_the_upstream_reads_no_more() {
+    const LENGTH: usize = 28 << 20;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let to = UpstreamConfig::new(format!("https://localhost:{port}"));
+    let relay = relay_with(to, 1, &trusting());
+    let front = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = TcpStream::connect(front.local_addr().unwrap())
+        .await
+        .unwrap();
+    let mut client = Peer::new(client);
+    let (adopted, _) = front.accept().await.unwrap();
+    relay.adopt(adopted.into_std().unwrap().into()).unwrap();
+    client
+        .send(format!(
+            "POST /v1/x HTTP/1.1\r\nHost: proxy\r\nContent-Length: {LENGTH}\r\n\r\n"
+        ))
+        .await;
+    let (stream, _) = listener.accept().await.unwrap();
+    let mut upstream = soon(acceptor().accept(stream)).await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(soon(upstream.read_u8()).await.unwrap());
+    }
+    const REFUSED: &str = "HTTP/1.1 413 No\r\nContent-Length: 2\r\n\r\nno";
+    upstream.write_all(REFUSED.as_bytes()).await.unwrap();
+    upstream.flush().await.unwrap();
+    client.send(vec![b'x'; LENGTH]).await;
+    client.expect(REFUSED).await;
+    relay.abort();
 }
 
 #[tokio::test]

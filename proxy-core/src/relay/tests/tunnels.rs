@@ -401,3 +401,17 @@ async fn connect_to_anything_else_is_refused_by_a_route_that_allows_it() {
     let asked = tokio::time::timeout(MOMENT, nobody.accept()).await;
     assert!(asked.is_err());
 }
+
+#[tokio::test]
+async fn the_last_words_of_an_upstream_that_reads_no_more_arrive() {
+    let ends = Ends::start().await;
+    for _ in 0..20 {
+        let (mut client, mut upstream) = switched(&ends).await;
+        client.send([b'x'; 200_000]).await;
+        upstream.expect(b"x").await;
+        upstream.send("last words").await;
+        // Closed on bytes that it did not read: a reset, which the relay's next write meets.
+        drop(upstream);
+        client.expect("last words").await;
+    }
+}
