@@ -50,6 +50,8 @@ pub(super) struct Flow<'a> {
     sending: Sending,
     /// The upstream did not take the whole request.
     refused: bool,
+    /// The client was told that nothing follows its answer.
+    said_end: bool,
     /// Once the upstream has answered and does not read on: what it had not taken when that was looked at last.
     reading_on: Option<usize>,
     /// When the request was sent to its end.
@@ -114,6 +116,7 @@ impl<'a> Flow<'a> {
             up,
             sending: Sending::On,
             refused: false,
+            said_end: false,
             reading_on: None,
             request_ended: Instant::now(),
             part: Buffer::default(),
@@ -214,7 +217,7 @@ impl<'a> Flow<'a> {
                 return Some(Ending::Switched);
             }
             if self.is_answered() {
-                return self.answered();
+                return self.answered(cx);
             }
             let mut buffer = self.thread.buffers.take();
             let ending = match self.upstream.stream.poll_read(cx, &mut buffer) {
@@ -242,12 +245,16 @@ impl<'a> Flow<'a> {
 
     /// The answer was written to its end, and taken. A request that is still on its way goes on, for the upstream may want
     /// it all; but not one whose client may never send it, nor to an upstream that takes no more of it: a moment tells.
-    fn answered(&mut self) -> Option<Ending> {
+    fn answered(&mut self, cx: &mut Context<'_>) -> Option<Ending> {
         self.client.stream.resets_when_dropped(false);
-        let alarm = &self.client.alarm;
         if self.sending != Sending::On || self.terms.expects_continue {
             return Some(Ending::Answered);
         }
+        if self.last && !self.said_end {
+            // Who reads until the end must not wait for its own body to be over.
+            self.said_end = self.client.stream.poll_shutdown(cx).is_ready();
+        }
+        let alarm = &self.client.alarm;
         if !self.upstream.stream.is_blocked() {
             self.reading_on = None;
             alarm.clear(Direction::Down);

@@ -14,7 +14,7 @@ const NAME_LIMIT: usize = 19;
 /// Names that say how long a message is, where it goes, who sent it, how its content is to be read, or something about
 /// the connection (RFC 9110, 6.5.1). By then that was decided; a server that merges trailers into the head would
 /// decide anew.
-const FORBIDDEN: [&str; 24] = [
+pub(super) const FORBIDDEN: [&str; 24] = [
     "authorization",
     "cache-control",
     "connection",

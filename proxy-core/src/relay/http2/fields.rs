@@ -4,15 +4,16 @@
 use std::net::IpAddr;
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE,
-    TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
+    CONNECTION, CONTENT_LENGTH, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue, TE,
+    TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::request::Parts;
 use http::uri::{Authority, PathAndQuery};
-use http::{Uri, Version};
+use http::{Response, StatusCode, Uri, Version};
 
 use crate::config::Server;
 use crate::gateway::Target;
+use crate::relay::trailers::FORBIDDEN;
 
 /// Fields that speak about one connection even when `Connection` does not name them. `TE` is one, too, and asked for
 /// first; HTTP/2 has none of the others.
@@ -25,9 +26,6 @@ const HOP_BY_HOP: [HeaderName; 7] = [
     TRANSFER_ENCODING,
     UPGRADE,
 ];
-
-/// What no trailer may say: it would speak about framing, routing or the connection when that is long decided.
-const NO_TRAILERS: [HeaderName; 4] = [CONTENT_LENGTH, HOST, TRAILER, EXPECT];
 
 /// What an HTTP/2 client's head must be beyond what hyper has checked; the sentence names what is wrong.
 pub(super) fn check(head: &Parts) -> Result<(), &'static str> {
@@ -137,12 +135,24 @@ pub(super) fn strip_hop_by_hop(fields: &mut HeaderMap) {
     }
 }
 
-/// Leaves out of trailers what they may not say.
+/// Leaves out of trailers what they may not say: the same as in HTTP/1, where they are refused for it.
 pub(super) fn clean_trailers(trailers: &mut HeaderMap) {
     strip_hop_by_hop(trailers);
-    for name in NO_TRAILERS {
+    for name in FORBIDDEN {
         trailers.remove(name);
     }
+}
+
+/// Whether the length that an answer announces can be read in one way; it is left out where there is no body (RFC 9110,
+/// section 8.6).
+pub(super) fn check_answer<B>(answer: &mut Response<B>) -> bool {
+    if answer.status() == StatusCode::NO_CONTENT {
+        answer.headers_mut().remove(CONTENT_LENGTH);
+    }
+    let mut lengths = answer.headers().get_all(CONTENT_LENGTH).iter();
+    let length = lengths.next().map(HeaderValue::as_bytes);
+    let digits = |length: &[u8]| !length.is_empty() && length.iter().all(u8::is_ascii_digit);
+    length.is_none_or(digits) && lengths.next().is_none()
 }
 
 /// The fields that only a configuration adds to requests.

@@ -10,6 +10,7 @@ use h2::{Reason, RecvStream, SendStream};
 use http::{Request, Response};
 use http_body::Body;
 
+use super::fields;
 use super::passage::{Outgoing, Passage, Unsent};
 use super::shared::Slot;
 use crate::gateway::answers::Failure;
@@ -64,8 +65,16 @@ pub(super) async fn attempt(
     let answer = answer.await;
     given_up.0 = None;
     match answer {
-        Ok(answer) => {
+        Ok(mut answer) => {
             slot.heard();
+            if !fields::check_answer(&mut answer) {
+                tracing::warn!(
+                    upstream,
+                    "the upstream's answer has no length that can be read"
+                );
+                passage.cut();
+                return Attempt::Failed(Failure::BadAnswer);
+            }
             passage.taken();
             Attempt::Answered(answer)
         }

@@ -269,3 +269,30 @@ async fn an_early_refusal_reaches_a_client_that_is_still_sending() {
         .expect("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
         .await;
 }
+
+#[tokio::test]
+async fn an_answer_whose_length_cannot_be_read_is_502_and_where_none_may_be_it_is_left_out() {
+    let mut crossed = Crossed::start().await;
+    let mut client = crossed.client().await;
+    const ASK: &str = "GET /v1/x HTTP/1.1\r\nHost: proxy\r\n\r\n";
+    client.send(ASK).await;
+    let mut asked = crossed.next().await;
+    let answer = Response::builder().header("content-length", "");
+    let _refused = asked.respond.send_response(answer.body(()).unwrap(), false);
+    let (status, _, _) = client.answer().await;
+    assert_eq!(status, 502);
+
+    client.send(ASK).await;
+    let mut asked = crossed.next().await;
+    let answer = Response::builder()
+        .status(204)
+        .header("content-length", "0")
+        .header("x-a", "1");
+    asked
+        .respond
+        .send_response(answer.body(()).unwrap(), true)
+        .unwrap();
+    client
+        .expect("HTTP/1.1 204 No Content\r\nx-a: 1\r\n\r\n")
+        .await;
+}

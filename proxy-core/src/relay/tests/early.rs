@@ -236,3 +236,20 @@ async fn an_early_answer_that_its_client_takes_late_is_whole() {
         sent.unwrap();
     }
 }
+
+#[tokio::test]
+async fn the_last_answer_ends_although_its_request_does_not() {
+    let ends = Ends::start().await;
+    let request = "POST /v1/x HTTP/1.1\r\nHost: proxy\r\nConnection: close\r\nContent-Length: 1000\r\n\r\nsome";
+    let mut client = ends.client().await;
+    client.send(request).await;
+    let mut upstream = ends.upstream().await;
+    upstream.until(b"some").await;
+    upstream
+        .send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        .await;
+    client
+        .expect("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
+        .await;
+    client.expect_closed().await;
+}
