@@ -128,7 +128,7 @@ fn run(options: &Options) -> ExitCode {
 
     let mut traced = Vec::new();
     if options.wants("system-calls") {
-        traced = trace(&stage, &scenarios, &names, options.quick);
+        traced = trace(options, &stage, &scenarios, &names);
         report::calls(&traced);
     }
     if let Some(file) = &options.json {
@@ -164,16 +164,17 @@ fn calm_sample(
 
 /// A round of its own: who is watched call by call is slow.
 fn trace<'a>(
+    options: &Options,
     stage: &Stage<'_>,
     scenarios: &'a [Scenario],
     names: &[Name],
-    quick: bool,
 ) -> Vec<(&'a Scenario, Name, Traced)> {
     let mut all = Vec::new();
     for scenario in scenarios {
         for name in names.iter().filter(|name| **name != Name::Direct) {
             let running = stage.start(*name);
-            let plan = scenario.plan(running.address, quick);
+            processes::wait_for_calm(stage.cores, Instant::now() + options.calm);
+            let plan = scenario.plan(running.address, options.quick);
             match measure::traced(scenario, &plan, &running, stage.home.folder()) {
                 Ok(traced) => all.push((scenario, *name, traced)),
                 Err(why) => println!("system calls of {}: not counted, {why}", name.text()),
