@@ -13,6 +13,10 @@ use nix::unistd::Pid;
 use super::processes;
 use super::wire::{Request, Want};
 
+/// Starts a program after what belongs to its start.
+const ENV: &str = "/usr/bin/env";
+
+/// A contestant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Name {
     Direct,
@@ -121,7 +125,8 @@ impl Stage<'_> {
         let file = folder.join("configuration");
         std::fs::write(&file, configuration(self, &folder, port)).unwrap();
         let log = std::fs::File::create(folder.join("log")).unwrap();
-        let mut program = Command::new(find(name.text()).unwrap());
+        let mut program = Command::new(ENV);
+        ends_with_us(&mut program, &find(name.text()).unwrap());
         arguments(&mut program, &file);
         let child = program
             .stdin(Stdio::null())
@@ -138,9 +143,10 @@ impl Stage<'_> {
 
     /// Through supervisor and hand-off; logging as by default, where the harness wants more.
     fn rollproxy(&self, program: &Path) -> Running {
-        let mut command = Command::new("/usr/bin/env");
+        let mut command = Command::new(ENV);
         command.args(["-u", "ROLLPROXY_LOG"]);
-        command.arg(program).arg("serve");
+        ends_with_us(&mut command, program);
+        command.arg("serve");
         let proxy = self.runtime.block_on(async {
             let proxy = Starting::run(self.home, &mut command).answering().await;
             proxy.serves().await;
@@ -274,6 +280,15 @@ impl Drop for Running {
             None => {}
         }
     }
+}
+
+/// `program`, ended by SIGTERM when the bench is, however that ends: nothing may be left
+/// over that the next run would be measured beside.
+fn ends_with_us(command: &mut Command, program: &Path) {
+    if let Some(setpriv) = find("setpriv") {
+        command.arg(setpriv).args(["--pdeathsig", "TERM"]);
+    }
+    command.arg(program);
 }
 
 /// Whether the answer is 200.

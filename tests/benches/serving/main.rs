@@ -22,11 +22,12 @@ mod wire;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use children::Upstream;
 use contestants::{Name, Stage};
 use harness::{TestHome, binaries};
-use measure::Traced;
+use measure::{Sample, Traced};
 use options::Options;
 use report::Rounds;
 use scenarios::Scenario;
@@ -104,9 +105,7 @@ fn run(options: &Options) -> ExitCode {
             // Everybody is once the first.
             names.rotate_left(round.min(1));
             for name in &names {
-                let running = stage.start(*name);
-                let plan = scenario.plan(running.address, options.quick);
-                match measure::sample(scenario, &plan, &running, &upstream, stage.cores) {
+                match calm_sample(options, scenario, &stage, &upstream, *name) {
                     Ok(sample) => {
                         eprintln!(
                             "{} {}, round {}: {sample:.1?}",
@@ -129,7 +128,7 @@ fn run(options: &Options) -> ExitCode {
 
     let mut traced = Vec::new();
     if options.wants("system-calls") {
-        traced = trace(&stage, &scenarios, &names, options.quick);
+        traced = trace(options, &stage, &scenarios, &names);
         report::calls(&traced);
     }
     if let Some(file) = &options.json {
@@ -142,18 +141,40 @@ fn run(options: &Options) -> ExitCode {
     }
 }
 
+/// One sample; another, as long as the options allow, if others used the machine meanwhile.
+fn calm_sample(
+    options: &Options,
+    scenario: &Scenario,
+    stage: &Stage<'_>,
+    upstream: &Upstream,
+    name: Name,
+) -> Result<Sample, String> {
+    let deadline = Instant::now() + options.calm;
+    loop {
+        let running = stage.start(name);
+        processes::wait_for_calm(stage.cores, deadline);
+        let plan = scenario.plan(running.address, options.quick);
+        let sample = measure::sample(scenario, &plan, &running, upstream, stage.cores);
+        let disturbed = |sample: &Sample| sample["beside"] > processes::CALM;
+        if !sample.as_ref().is_ok_and(disturbed) || Instant::now() > deadline {
+            return sample;
+        }
+    }
+}
+
 /// A round of its own: who is watched call by call is slow.
 fn trace<'a>(
+    options: &Options,
     stage: &Stage<'_>,
     scenarios: &'a [Scenario],
     names: &[Name],
-    quick: bool,
 ) -> Vec<(&'a Scenario, Name, Traced)> {
     let mut all = Vec::new();
     for scenario in scenarios {
         for name in names.iter().filter(|name| **name != Name::Direct) {
             let running = stage.start(*name);
-            let plan = scenario.plan(running.address, quick);
+            processes::wait_for_calm(stage.cores, Instant::now() + options.calm);
+            let plan = scenario.plan(running.address, options.quick);
             match measure::traced(scenario, &plan, &running, stage.home.folder()) {
                 Ok(traced) => all.push((scenario, *name, traced)),
                 Err(why) => println!("system calls of {}: not counted, {why}", name.text()),

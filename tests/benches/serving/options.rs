@@ -1,6 +1,8 @@
 //! What the command line says.
 
 use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
 
 use super::contestants::Name;
 
@@ -11,6 +13,7 @@ pub const USAGE: &str = "cargo bench -p rollproxy-tests --bench serving -- [OPTI
   --only-proxy A,B       of direct, nginx, haproxy, before, rollproxy
   --binary FILE          a rollproxy that is built already, in place of building one
   --against FILE         another rollproxy, measured beside it as \"before\"
+  --calm SECONDS         how long a sample may wait, and be taken again, while others use the machine (0)
   --json FILE            every figure of every round";
 
 pub struct Options {
@@ -20,6 +23,7 @@ pub struct Options {
     pub names: Vec<Name>,
     pub binary: Option<PathBuf>,
     pub against: Option<PathBuf>,
+    pub calm: Duration,
     pub json: Option<PathBuf>,
 }
 
@@ -33,6 +37,7 @@ impl Options {
             names: Vec::new(),
             binary: None,
             against: None,
+            calm: Duration::ZERO,
             json: None,
         };
         let mut arguments = arguments.filter(|argument| argument != "--bench");
@@ -40,9 +45,8 @@ impl Options {
             let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
             match argument.as_str() {
                 "--quick" => options.quick = true,
-                "--rounds" => {
-                    options.rounds = value()?.parse().map_err(|error| format!("{error}"))?;
-                }
+                "--rounds" => options.rounds = number(&value()?)?,
+                "--calm" => options.calm = Duration::from_secs(number(&value()?)?),
                 "--only" => options.only = value()?.split(',').map(str::to_owned).collect(),
                 "--only-proxy" => {
                     for wanted in value()?.split(',') {
@@ -73,4 +77,8 @@ impl Options {
     pub fn wants(&self, scenario: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|only| only == scenario)
     }
+}
+
+fn number<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("{text} is no number"))
 }

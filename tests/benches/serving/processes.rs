@@ -1,6 +1,10 @@
 //! What the kernel says about processes: which belong together, what they used, what they hold.
 
 use std::fs::read_to_string;
+use std::time::{Duration, Instant};
+
+/// Work of others that disturbs nobody, in percent of the machine.
+pub const CALM: f64 = 10.0;
 
 /// `root`, and after it all that descend from it.
 pub fn tree(root: i32) -> Vec<i32> {
@@ -41,6 +45,19 @@ pub fn machine_busy() -> u64 {
         .collect();
     // user nice system idle iowait irq softirq steal: stolen time is somebody else's, but ours is missing it.
     [0, 1, 2, 5, 6, 7].iter().map(|at| ticks[*at]).sum::<u64>() * 10_000_000
+}
+
+/// Waits until half a second in which the machine is all but idle; not beyond the deadline.
+pub fn wait_for_calm(cores: usize, deadline: Instant) {
+    const LOOK: Duration = Duration::from_millis(500);
+    while Instant::now() < deadline {
+        let before = machine_busy();
+        std::thread::sleep(LOOK);
+        let busy = Duration::from_nanos(machine_busy() - before);
+        if busy.as_secs_f64() < LOOK.as_secs_f64() * cores as f64 * CALM / 100.0 {
+            return;
+        }
+    }
 }
 
 /// KiB that a process holds: its own pages, and its share of those that it has in common with others.

@@ -1,4 +1,4 @@
-//! The upstream, a process of its own: one thread, one epoll, answers made beforehand, events by a wheel of 1 ms.
+//! The upstream, a process of its own: one thread, one epoll, answers made beforehand, events by a wheel.
 
 use std::io::Write;
 use std::net::Ipv4Addr;
@@ -12,9 +12,9 @@ use super::reactor::{INPUT, Reactor, TIMER, receive, send};
 use super::wire;
 
 const LISTENER: u64 = u64::MAX - 2;
-const TICK: Duration = Duration::from_millis(1);
-/// Between two events of a stream, in ticks.
-const EVENT_INTERVAL: usize = 100;
+const TICK: Duration = Duration::from_micros(100);
+/// Between two events of a stream, in ticks: 100 ms.
+const EVENT_INTERVAL: usize = 1_000;
 
 struct Connection {
     socket: OwnedFd,
@@ -178,7 +178,8 @@ impl Upstream {
         used
     }
 
-    /// The stream's head and first event; the next is due in a whole turn of the wheel.
+    /// The stream's head and first event. When the others are due is spread by the stream's number: streams know
+    /// nothing of each other, and events that came in bunches would make it easier for a proxy than it is.
     fn begin(&mut self, key: usize, number: u32) {
         if self.streams == 0 {
             self.reactor.arm_every(TICK);
@@ -191,7 +192,7 @@ impl Upstream {
         if !connection.send(&first) {
             return self.end(key);
         }
-        let slot = usize::try_from(self.ticks).unwrap() % EVENT_INTERVAL;
+        let slot = usize::try_from(number).unwrap() * 619 % EVENT_INTERVAL;
         connection.stream = Some(Stream {
             number,
             sent: 1,
