@@ -8,14 +8,14 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::buffers::Buffer;
-use super::client::Client;
-use super::exchange::After;
+use super::client::{After, Client};
 use super::framing::{Body, Framing};
 use super::head::Asked;
-use super::request::Terms;
+use super::terms::Terms;
 use super::thread::Thread;
 use super::timeouts::Direction;
-use crate::gateway::answers::LocalAnswer;
+use crate::gateway::Target;
+use crate::gateway::answers::{self, Failure, LocalAnswer};
 
 /// How much of a request that is answered early is read and forgotten.
 const DISCARDED: u64 = 64 * 1024 * 1024;
@@ -90,6 +90,37 @@ pub(super) async fn answer(
         true => forget(thread, client, rest.body).await,
         false => After::Cut,
     }
+}
+
+/// Answers a request that could not be answered by its upstream.
+pub(super) async fn fail(
+    thread: &Thread,
+    client: &mut Client,
+    terms: &Terms,
+    failure: Failure,
+    rest: Body,
+    target: &Target,
+) -> After {
+    if matches!(failure, Failure::BadBody | Failure::BodyTimeout) {
+        return refuse(thread, client, terms, failure, target).await;
+    }
+    if failure.is_failure_to_serve() {
+        thread.counters.local_5xx();
+    }
+    let local = answers::failure(terms.shape, failure, &target.name);
+    answer(thread, client, &local, terms.asked, Rest::of(terms, rest)).await
+}
+
+/// Answers a request whose body cannot be read to its end.
+pub(super) async fn refuse(
+    thread: &Thread,
+    client: &mut Client,
+    terms: &Terms,
+    failure: Failure,
+    target: &Target,
+) -> After {
+    let local = answers::failure(terms.shape, failure, &target.name);
+    answer(thread, client, &local, terms.asked, Rest::unknown()).await
 }
 
 /// Reads what is left of a request whose answer was given.

@@ -12,7 +12,6 @@ use tokio::time::{Instant, Sleep};
 
 use super::Drain;
 use super::buffers::Buffer;
-use super::exchange::After;
 use super::leaving::{self, Fin};
 use super::stream::{Io, Stream};
 use super::thread::Thread;
@@ -43,6 +42,19 @@ pub(super) struct Client {
     fin_judged: bool,
     /// When the kernel is asked again whether the client is still there.
     ask_again: Option<Pin<Box<Sleep>>>,
+}
+
+/// What becomes of the client's connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum After {
+    /// The next request may come.
+    Next,
+    /// It is over.
+    Close,
+    /// It is over for us, but the client may still be sending.
+    Linger,
+    /// It cannot go on; whatever was being sent must not look whole.
+    Cut,
 }
 
 /// What came while a request was waited for.

@@ -5,9 +5,9 @@ use std::rc::Rc;
 
 use super::Drain;
 use super::answer::{self, Rest};
-use super::client::{Client, More};
+use super::client::{After, Client, More};
 use super::counters::Counters;
-use super::exchange::{self, After};
+use super::exchange;
 use super::framing::Body;
 use super::head::Asked;
 use super::request::{self, Next};

@@ -6,31 +6,18 @@ use std::task::Poll;
 
 use tokio::time::Instant;
 
-use super::answer::{self, Rest};
+use super::answer;
 use super::buffers::Buffer;
-use super::client::Client;
+use super::client::{After, Client};
 use super::flow::{Ending, Flow};
 use super::framing::Body;
-use super::request::{Forward, Terms};
+use super::request::Forward;
 use super::thread::Thread;
 use super::timeouts::Direction;
 use super::tunnel;
 use super::upstream::{Encryption, Upstream};
 use crate::gateway::Target;
-use crate::gateway::answers::{self, Failure};
-
-/// What becomes of the client's connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum After {
-    /// The next request may come.
-    Next,
-    /// It is over.
-    Close,
-    /// It is over for us, but the client may still be sending.
-    Linger,
-    /// It cannot go on; whatever was being sent must not look whole.
-    Cut,
-}
+use crate::gateway::answers::Failure;
 
 /// Sends the request on, and its answer back.
 pub(super) async fn run(
@@ -49,7 +36,9 @@ pub(super) async fn run(
     let mut body = Body::new(terms.framing);
     let taken = match body.accept(bytes.unread()) {
         Ok(taken) => taken,
-        Err(_bad) => return refuse(thread, client, &terms, Failure::BadBody, &target).await,
+        Err(_bad) => {
+            return answer::refuse(thread, client, &terms, Failure::BadBody, &target).await;
+        }
     };
     client.keep_ahead(&bytes.unread()[taken..]);
     // Who has begun to send its body does not wait for our word.
@@ -64,7 +53,7 @@ pub(super) async fn run(
                 match connect(thread, client, &target, body.is_done()).await {
                     Some(Ok(upstream)) => upstream,
                     Some(Err(failure)) => {
-                        return fail(thread, client, &terms, failure, body, &target).await;
+                        return answer::fail(thread, client, &terms, failure, body, &target).await;
                     }
                     None => return After::Cut,
                 }
@@ -77,7 +66,8 @@ pub(super) async fn run(
             // Closed by the upstream before a byte was sent: another connection may be tried.
             Err(_) if upstream.reused && !target.is_tls() => {}
             Err(_) => {
-                return fail(thread, client, &terms, Failure::NoAnswer, body, &target).await;
+                return answer::fail(thread, client, &terms, Failure::NoAnswer, body, &target)
+                    .await;
             }
         }
     };
@@ -104,7 +94,7 @@ pub(super) async fn run(
         Ending::Switched => tunnel::run(thread, client, upstream.stream).await,
         Ending::Failed(failure) => {
             drop(upstream);
-            fail(thread, client, &terms, failure, up, &target).await
+            answer::fail(thread, client, &terms, failure, up, &target).await
         }
         Ending::Broken | Ending::ClientLeft => After::Cut,
     }
@@ -126,35 +116,4 @@ async fn connect(
         Poll::Pending => Poll::Pending,
     })
     .await
-}
-
-/// Answers a request that could not be answered by its upstream.
-pub(super) async fn fail(
-    thread: &Thread,
-    client: &mut Client,
-    terms: &Terms,
-    failure: Failure,
-    rest: Body,
-    target: &Target,
-) -> After {
-    if matches!(failure, Failure::BadBody | Failure::BodyTimeout) {
-        return refuse(thread, client, terms, failure, target).await;
-    }
-    if failure.is_failure_to_serve() {
-        thread.counters.local_5xx();
-    }
-    let local = answers::failure(terms.shape, failure, &target.name);
-    answer::answer(thread, client, &local, terms.asked, Rest::of(terms, rest)).await
-}
-
-/// Answers a request whose body cannot be read to its end.
-async fn refuse(
-    thread: &Thread,
-    client: &mut Client,
-    terms: &Terms,
-    failure: Failure,
-    target: &Target,
-) -> After {
-    let local = answers::failure(terms.shape, failure, &target.name);
-    answer::answer(thread, client, &local, terms.asked, Rest::unknown()).await
 }

@@ -26,8 +26,10 @@ mod leaving;
 mod pool;
 mod request;
 mod selftest;
+mod start;
 mod stream;
 mod table;
+mod terms;
 mod thread;
 mod timeouts;
 mod tls;
@@ -178,7 +180,7 @@ impl Relay {
                 phase: watched.clone(),
                 tls: tuning.tls.clone(),
             };
-            thread::start(setup, receiver)?;
+            start::start(setup, receiver)?;
             senders.push(sender);
         }
         Ok(Self {

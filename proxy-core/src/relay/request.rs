@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::bridge::Crossing;
 use super::buffers::Buffer;
 use super::client::Client;
-use super::framing::Framing;
 use super::head::{Asked, Onward, RequestHead, Slots, Target as RequestTarget, Version};
 use super::http2;
+use super::terms::Terms;
 use super::thread::Thread;
 use crate::gateway::answers::{self, LocalAnswer, Shape};
 use crate::gateway::{Decision, Forward as GatewayForward, RequestHead as GatewayHead, Target};
@@ -27,23 +27,6 @@ pub(super) enum Next {
     Cross(Box<Crossing>),
     /// A raw tunnel to an upstream, behind a head of so many bytes.
     Connect(Arc<Target>, usize),
-}
-
-/// What the two sides of a client's connection agreed on for one exchange.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Terms {
-    /// How many bytes the head has.
-    pub(super) head: usize,
-    pub(super) framing: Framing,
-    pub(super) asked: Asked,
-    /// The client is older than HTTP/1.1: no chunks, no interim answers.
-    pub(super) is_old: bool,
-    /// Whether the client wants the connection to go on.
-    pub(super) persistent: bool,
-    /// The client waits for our word before it sends its body.
-    pub(super) expects_continue: bool,
-    /// How an error of ours must look.
-    pub(super) shape: Shape,
 }
 
 /// A request on its way to an upstream.

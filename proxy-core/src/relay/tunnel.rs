@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use super::answer::{self, Rest};
-use super::client::Client;
-use super::exchange::After;
+use super::client::{After, Client};
 use super::head::Asked;
 use super::stream::Stream;
 use super::thread::Thread;

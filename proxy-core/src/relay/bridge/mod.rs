@@ -17,12 +17,11 @@ use tokio::time::Instant;
 
 use super::answer;
 use super::buffers::Buffer;
-use super::client::Client;
-use super::exchange::{After, fail};
+use super::client::{After, Client};
 use super::framing::{Body, Framing};
 use super::head::Asked;
 use super::http2;
-use super::request::Terms;
+use super::terms::Terms;
 use super::thread::Thread;
 use super::timeouts::Direction;
 use crate::gateway::Target;
@@ -67,7 +66,7 @@ pub(super) async fn run(
         ended: Instant::now(),
     };
     if sending.take(client, bytes.unread()).is_err() {
-        return fail(
+        return answer::fail(
             thread,
             client,
             &terms,
@@ -107,7 +106,7 @@ pub(super) async fn run(
             }
         }
         Ending::Failed(failure) => {
-            fail(thread, client, &terms, failure, sending.body, &target).await
+            answer::fail(thread, client, &terms, failure, sending.body, &target).await
         }
         Ending::Broken | Ending::ClientLeft => After::Cut,
     }
