@@ -34,6 +34,8 @@ pub(super) struct Client {
     is_fresh: bool,
     /// Whether the head that is being received has its deadline.
     head_begun: bool,
+    /// An empty line came since the last request.
+    sent_empty_line: bool,
     /// Whether at least one request came.
     used: bool,
     /// The client has sent a FIN.
@@ -85,6 +87,7 @@ impl Client {
             ahead: Buffer::default(),
             is_fresh: false,
             head_begun: false,
+            sent_empty_line: false,
             used: false,
             ended: false,
             fin_judged: false,
@@ -166,9 +169,20 @@ impl Client {
         }
     }
 
+    /// Whether an empty line alone may be forgotten: once between two requests, for a flood of them is something else.
+    pub(super) fn may_send_empty_line(&mut self) -> bool {
+        if std::mem::replace(&mut self.sent_empty_line, true) {
+            return false;
+        }
+        self.head_begun = false;
+        self.alarm.clear(Direction::Up);
+        true
+    }
+
     /// A request's head is whole.
     pub(super) fn begin(&mut self) {
         self.used = true;
+        self.sent_empty_line = false;
         self.head_begun = false;
         self.alarm.clear(Direction::Up);
         self.alarm.clear(Direction::Down);

@@ -35,6 +35,10 @@ pub(super) async fn serve(thread: &Rc<Thread>, socket: OwnedFd) {
                 return refuse(thread, &mut client, &answer).await;
             }
         };
+        // Old clients send an empty line behind a body; alone it begins no request (RFC 9112, section 2.2).
+        if bytes.unread() == b"\r\n" && client.may_send_empty_line() {
+            continue;
+        }
         if may_be_http2 {
             if bytes.unread().starts_with(http2::PREFACE) {
                 // Rare, and large: on the heap, so that every other connection's task stays small.

@@ -112,8 +112,17 @@ async fn connect(
     let since = Instant::now();
     poll_fn(|cx| match connecting.as_mut().poll(cx) {
         Poll::Ready(connected) => Poll::Ready(Some(connected)),
-        Poll::Pending if is_read && client.has_left(cx, thread, since) => Poll::Ready(None),
-        Poll::Pending => Poll::Pending,
+        Poll::Pending => {
+            let left = match is_read {
+                true => client.has_left(cx, thread, since),
+                false => client.has_left_behind_its_body(cx),
+            };
+            if left {
+                Poll::Ready(None)
+            } else {
+                Poll::Pending
+            }
+        }
     })
     .await
 }

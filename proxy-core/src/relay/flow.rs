@@ -336,7 +336,11 @@ impl<'a> Flow<'a> {
                         return Some(Ending::Failed(Failure::BadAnswer));
                     }
                     // The client may send its body now.
-                    self.terms.expects_continue &= head.status != 100;
+                    if head.status == 100 && self.terms.expects_continue {
+                        self.terms.expects_continue = false;
+                        let limit = self.thread.config.server.body_timeout;
+                        self.client.alarm.set(Direction::Up, limit);
+                    }
                     if !self.terms.is_old {
                         head.write_onward(&self.back(false), onward.end());
                     }
@@ -453,10 +457,13 @@ impl<'a> Flow<'a> {
         }))
     }
 
-    /// From now on the upstream has its time to begin an answer.
+    /// From now on the upstream has its time to begin an answer, or to go on with it.
     fn upstream_is_due(&self) {
-        if self.received.is_none() && self.waiting_for == WaitingFor::Upstream {
-            let limit = self.target.upstream.first_byte_timeout;
+        if self.waiting_for == WaitingFor::Upstream {
+            let limit = match self.received {
+                None => self.target.upstream.first_byte_timeout,
+                Some(_) => self.target.upstream.idle_timeout,
+            };
             self.client.alarm.set(Direction::Down, limit);
         }
     }

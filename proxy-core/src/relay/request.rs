@@ -124,7 +124,14 @@ fn connect(thread: &Thread, head: &RequestHead<'_>, authority: &str) -> Next {
     let shape = Shape::default();
     match thread.gateway.connect(authority) {
         Some(target) => Next::Connect(Arc::clone(target), head.length),
-        None => Next::Answer(answers::connect_refused(shape), terms(head, shape)),
+        None => {
+            // What follows was meant for the tunnel, and may be anybody's: it is not looked at.
+            let last = Terms {
+                persistent: false,
+                ..terms(head, shape)
+            };
+            Next::Answer(answers::connect_refused(shape), last)
+        }
     }
 }
 

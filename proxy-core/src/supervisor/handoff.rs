@@ -134,7 +134,8 @@ impl Supervisor {
             return drop(socket);
         }
         self.counters.returned_sockets += 1;
-        self.receive(socket);
+        // The bound is for new clients; these are as many as were served, and are handed on at once.
+        self.queue.push_returned(Moment::now(), socket);
     }
 
     /// Puts sockets that nobody owns back in front, in their order.

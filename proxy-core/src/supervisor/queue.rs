@@ -53,6 +53,14 @@ impl<T> Queue<T> {
         Ok(())
     }
 
+    /// Lines up at the end although the queue may be full: who was served before is not sent away for the bound.
+    pub fn push_returned(&mut self, now: Moment, socket: T) {
+        self.waiting.push_back(Waiting {
+            socket,
+            until: now + self.patience,
+        });
+    }
+
     /// Puts back at the front what could not be handed over; its time goes on, the bound does not apply to it.
     pub fn push_back_in_front(&mut self, waiting: Waiting<T>) {
         self.waiting.push_front(waiting);
@@ -132,5 +140,17 @@ mod tests {
         assert_eq!(queue.expired(at(30_000)), ['a']);
         assert_eq!(queue.pop().unwrap().socket, 'b');
         assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn a_returned_one_lines_up_behind_a_full_queue_and_counts_against_new_ones() {
+        let mut queue = Queue::new(1, Duration::from_secs(30));
+        assert_eq!(queue.push(at(0), 'a'), Ok(()));
+        queue.push_returned(at(0), 'b');
+        assert_eq!(queue.push(at(0), 'c'), Err('c'));
+        assert_eq!(queue.pop().map(|waiting| waiting.socket), Some('a'));
+        assert_eq!(queue.push(at(0), 'c'), Err('c'));
+        assert_eq!(queue.pop().map(|waiting| waiting.socket), Some('b'));
+        assert_eq!(queue.push(at(0), 'c'), Ok(()));
     }
 }

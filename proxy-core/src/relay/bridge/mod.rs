@@ -165,6 +165,7 @@ async fn receive(
                         return Poll::Ready(Ending::Broken);
                     }
                     Poll::Ready(Some(Err(_cut))) => {
+                        client.stream.resets_when_dropped(false);
                         return Poll::Ready(Ending::Failed(Failure::NoAnswer));
                     }
                     Poll::Ready(None) => {

@@ -51,6 +51,12 @@ pub(super) fn check(head: &Parts) -> Result<(), &'static str> {
         }
         _ => {}
     }
+    // Some servers behind take them for the real ones.
+    for misspelled in ["content_length", "transfer_encoding"] {
+        if head.headers.contains_key(misspelled) {
+            return Err("the request has a field that is misspelled for one that frames its body");
+        }
+    }
     let mut lengths = head.headers.get_all(CONTENT_LENGTH).iter();
     let length = lengths.next();
     if lengths.next().is_some() {

@@ -346,3 +346,26 @@ async fn an_upstream_whose_client_does_not_read_is_not_silent() {
     tokio::time::sleep(Duration::from_millis(1_200)).await;
     tokio::join!(upstream.send(&body[sent..]), client.expect(&body));
 }
+
+#[tokio::test]
+async fn an_empty_line_behind_a_body_begins_no_request() {
+    let ends = Ends::with(Lines {
+        server: "header_timeout = \"300ms\"",
+        ..Lines::default()
+    })
+    .await;
+    let request = "POST /v1/x HTTP/1.1\r\nHost: proxy\r\nContent-Length: 2\r\n\r\n{}";
+    let answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    let (mut client, mut upstream) = ends.asked(request).await;
+    for _ in 0..2 {
+        upstream.send(answer).await;
+        client.expect(answer).await;
+        client.send("\r").await;
+        client.expect_silence().await;
+        client.send("\n").await;
+        // Longer than a head may take.
+        tokio::time::sleep(Duration::from_millis(900)).await;
+        client.send(request).await;
+        upstream.expect(ends.onward(request)).await;
+    }
+}

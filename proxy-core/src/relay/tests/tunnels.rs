@@ -415,3 +415,16 @@ async fn the_last_words_of_an_upstream_that_reads_no_more_arrive() {
         client.expect("last words").await;
     }
 }
+
+#[tokio::test]
+async fn what_follows_a_refused_connect_is_not_served() {
+    let ends = Ends::start().await;
+    let mut client = ends.client().await;
+    client
+        .send("CONNECT elsewhere:1 HTTP/1.1\r\nHost: elsewhere:1\r\n\r\nGET /v1/x HTTP/1.1\r\nHost: proxy\r\n\r\n")
+        .await;
+    let (status, head, _) = client.answer().await;
+    assert_eq!(status, 403, "{head}");
+    client.expect_closed().await;
+    ends.expect_no_upstream().await;
+}
