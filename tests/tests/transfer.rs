@@ -235,8 +235,9 @@ async fn a_worker_that_stood_still_for_a_while_keeps_its_streams_and_others_serv
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_connections_go_on_to_the_next_worker_and_their_clients_never_see_a_close() {
     let upstream = Upstream::start().await.unwrap();
-    let (_home, proxy) = serving(&upstream, "").await;
-    let mut clients: Vec<_> = (0..20)
+    // More than may be under way at once, before a queue that is nearly none: its bound is for new clients.
+    let (_home, proxy) = serving(&upstream, "queue_limit = 1\n").await;
+    let mut clients: Vec<_> = (0..100)
         .map(|seed| KeepAlive::new(proxy.address, seed))
         .collect();
     for roll in 1..=3 {
@@ -248,7 +249,7 @@ async fn idle_connections_go_on_to_the_next_worker_and_their_clients_never_see_a
             Outcome::Kept
         );
         until("all came back", || {
-            proxy.rolling().returned_sockets == 20 * roll
+            proxy.rolling().returned_sockets == 100 * roll
         })
         .await;
         until("the former worker has ended", || {

@@ -1,4 +1,4 @@
-//! HTTP/2, on either side: clients by prior knowledge ([`serve`]), upstreams by ALPN or prior knowledge ([`onward`]).
+//! HTTP/2, on either side: clients by prior knowledge (`serve`), upstreams by ALPN or prior knowledge (`onward`).
 //!
 //! HTTP/1 to HTTP/1 is forwarded byte for byte elsewhere. Here heads are fields and bodies are frames, so a message is
 //! taken apart and put together again by the rules of RFC 9113, sections 8.2 and 8.3 ([`fields`]). The server's side is
@@ -6,7 +6,7 @@
 //! hyper stands: a request must be cancelled also while it waits for the upstream's window, and one that the upstream
 //! refused must be told from one that may have been done.
 //!
-//! The walk of one request: [`serve`] (a client's connection), `exchange` (one stream of it), `upstream` (which
+//! The walk of one request: `serve` (a client's connection), `exchange` (one stream of it), `upstream` (which
 //! connection, and whether to try again), `http1` or `stream` (the request on it), `passage` and `answer` (what flows).
 
 mod answer;
