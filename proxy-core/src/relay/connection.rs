@@ -42,7 +42,9 @@ pub(super) async fn serve(thread: &Rc<Thread>, socket: OwnedFd) {
         if may_be_http2 {
             if bytes.unread().starts_with(http2::PREFACE) {
                 // Rare, and large: on the heap, so that every other connection's task stays small.
-                return Box::pin(http2(thread, client, bytes.unread())).await;
+                let first = bytes.unread().to_vec();
+                drop(bytes);
+                return Box::pin(http2(thread, client, first)).await;
             }
             if http2::PREFACE.starts_with(bytes.unread()) {
                 client.keep_part(bytes);
@@ -59,7 +61,10 @@ pub(super) async fn serve(thread: &Rc<Thread>, socket: OwnedFd) {
         let _in_flight = Counters::request(&thread.counters);
         let after = match next {
             Next::Incomplete => continue,
-            Next::Refuse(answer) => return refuse(thread, &mut client, &answer).await,
+            Next::Refuse(answer) => {
+                drop(bytes);
+                return refuse(thread, &mut client, &answer).await;
+            }
             Next::Answer(answer, terms) => {
                 let mut body = Body::new(terms.framing);
                 let rest = &bytes.unread()[terms.head..];
@@ -71,6 +76,7 @@ pub(super) async fn serve(thread: &Rc<Thread>, socket: OwnedFd) {
                         answer::answer(thread, &mut client, &answer, terms.asked, rest).await
                     }
                     Err(_bad) => {
+                        drop(bytes);
                         let answer = answers::failure(terms.shape, Failure::BadBody, "");
                         return refuse(thread, &mut client, &answer).await;
                     }
@@ -111,8 +117,8 @@ fn give_back(thread: &Thread, mut client: Client) {
     }
 }
 
-async fn http2(thread: &Rc<Thread>, client: Client, first: &[u8]) {
-    let (first, address) = (first.to_vec(), client.address);
+async fn http2(thread: &Rc<Thread>, client: Client, first: Vec<u8>) {
+    let address = client.address;
     if let Some(io) = client.stream.into_io() {
         http2::serve(thread, io, first, address).await;
     }

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 pub struct Load {
     /// Connections adopted and not yet closed.
     pub connections: u64,
-    /// Requests whose answer is not yet written to its end.
+    /// Requests under way: until the answer is written to its end and the request's rest is read; tunnels until they end.
     pub exchanges: u64,
     /// Requests since the start.
     pub requests: u64,

@@ -37,6 +37,7 @@ pub(super) async fn run(
     let taken = match body.accept(bytes.unread()) {
         Ok(taken) => taken,
         Err(_bad) => {
+            drop((head, bytes));
             return answer::refuse(thread, client, &terms, Failure::BadBody, &target).await;
         }
     };

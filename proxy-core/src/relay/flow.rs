@@ -136,6 +136,7 @@ impl<'a> Flow<'a> {
         if let Some(ending) = self.receive(cx) {
             return Poll::Ready(ending);
         }
+        self.wait_for_reader();
         if self.sending == Sending::Over
             && self.client.has_left(cx, self.thread, self.request_ended)
         {
@@ -154,13 +155,23 @@ impl<'a> Flow<'a> {
                 Sending::Over => return None,
                 Sending::Refused => self.refused = true,
                 Sending::On => match self.upstream.stream.poll_flush(cx) {
-                    Poll::Ready(Ok(())) => {}
+                    Poll::Ready(Ok(())) => {
+                        if self.reading_on.take().is_some() {
+                            self.client.alarm.clear(Direction::Up);
+                        }
+                    }
                     Poll::Ready(Err(_)) => {
                         self.sending = Sending::Refused;
                         continue;
                     }
                     Poll::Pending => {
-                        self.client.alarm.clear(Direction::Up);
+                        if !self.is_answered() {
+                            self.client.alarm.clear(Direction::Up);
+                        } else if self.client.alarm.has_fired(Direction::Up) {
+                            self.client.alarm.clear(Direction::Up);
+                            self.sending = Sending::Refused;
+                            continue;
+                        }
                         let left = !self.up.is_done() && self.client.has_left_behind_its_body(cx);
                         return left.then_some(Ending::ClientLeft);
                     }
@@ -244,7 +255,7 @@ impl<'a> Flow<'a> {
     }
 
     /// The answer was written to its end, and taken. A request that is still on its way goes on, for the upstream may want
-    /// it all; but not one whose client may never send it, nor to an upstream that takes no more of it: a moment tells.
+    /// it all; but not one whose client may never send it.
     fn answered(&mut self, cx: &mut Context<'_>) -> Option<Ending> {
         self.client.stream.resets_when_dropped(false);
         if self.sending != Sending::On || self.terms.expects_continue {
@@ -254,18 +265,20 @@ impl<'a> Flow<'a> {
             // Who reads until the end must not wait for its own body to be over.
             self.said_end = self.client.stream.poll_shutdown(cx).is_ready();
         }
+        self.client.alarm.clear(Direction::Down);
+        None
+    }
+
+    /// Who has answered and does not read on does not want the rest; a moment tells, whether the client reads or not.
+    fn wait_for_reader(&mut self) {
+        let waits =
+            self.sending == Sending::On && self.is_answered() && self.upstream.stream.is_blocked();
+        let unwritten = Some(self.upstream.stream.unwritten());
         let alarm = &self.client.alarm;
-        if !self.upstream.stream.is_blocked() {
-            self.reading_on = None;
-            alarm.clear(Direction::Down);
-            return None;
+        if waits && (self.reading_on != unwritten || !alarm.is_set(Direction::Up)) {
+            self.reading_on = unwritten;
+            alarm.set(Direction::Up, READ_ON);
         }
-        let unwritten = self.upstream.stream.unwritten();
-        if self.reading_on != Some(unwritten) {
-            self.reading_on = Some(unwritten);
-            alarm.set(Direction::Down, READ_ON);
-        }
-        alarm.has_fired(Direction::Down).then_some(Ending::Answered)
     }
 
     /// Something while the client has not taken all that was written to it.

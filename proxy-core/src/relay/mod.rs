@@ -6,7 +6,7 @@
 //! The walk of one request: `connection` (request after request on one socket), `request` (from a head's bytes to what
 //! is to be done), `exchange` (one request and its answer), `upstream` (the other side) and `flow` (both directions at
 //! once). What is pure, `head`, `framing` and `chunked`, decides about bytes and knows no socket. HTTP/2
-//! is spoken by hyper, in `http2`.
+//! is spoken by hyper and h2, in `http2`.
 
 mod answer;
 mod bridge;
@@ -195,7 +195,7 @@ impl Relay {
 
     /// Takes over a connected stream socket (TCP or Unix) and serves HTTP/1.1 on it until its end. Returns at once.
     ///
-    /// While draining it is still served, and closed after its first exchange.
+    /// While draining it is served as the drain says: closed after its first exchange, or given back.
     ///
     /// # Errors
     /// [`RelayError::AdoptSocket`] when the thread is gone; the socket is closed then.

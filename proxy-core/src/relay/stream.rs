@@ -207,6 +207,7 @@ impl Stream {
     /// Takes the descriptor out of this thread's runtime: nothing here reads or writes it any more. `None` for one that
     /// is encrypted.
     pub(super) fn release(&mut self) -> Option<OwnedFd> {
+        debug_assert!(self.unwritten.is_empty());
         // Fails only where deregistering does; the connection is closed then.
         match self.io.take()? {
             Io::Tcp(stream) => stream.into_std().ok().map(OwnedFd::from),

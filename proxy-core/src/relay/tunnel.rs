@@ -10,6 +10,7 @@ use super::client::{After, Client};
 use super::head::Asked;
 use super::stream::Stream;
 use super::thread::Thread;
+use super::timeouts::Direction;
 use super::upstream::Encryption;
 use crate::gateway::Target;
 use crate::gateway::answers::{self, Shape};
@@ -42,6 +43,10 @@ pub(super) async fn run(thread: &Thread, client: &mut Client, mut upstream: Stre
     let mut ahead = client.take_ahead();
     let (mut up, mut down) = (Way::Open, Way::Open);
     let mut refused = false;
+    let mut taken = 0;
+    let limit = thread.config.server.send_timeout;
+    client.stream.resets_when_dropped(true);
+    upstream.resets_when_dropped(true);
     let carried = poll_fn(|cx| {
         if !ahead.is_empty() {
             if upstream.write(cx, &[ahead.unread()]).is_err() {
@@ -66,17 +71,34 @@ pub(super) async fn run(thread: &Thread, client: &mut Client, mut upstream: Stre
             Poll::Ready(Ok(())) => Poll::Ready(()),
             Poll::Pending => Poll::Pending,
         };
-        // Without its client nobody needs what the upstream may still say.
-        let left = match (to_upstream, to_client) {
-            (Poll::Ready(()), Poll::Ready(())) => return Poll::Ready(Ok(())),
-            (Poll::Ready(()), Poll::Pending) if refused => client.has_left_behind_its_body(cx),
-            (Poll::Ready(()), Poll::Pending) => client.has_left_after_its_fin(cx, None),
-            (Poll::Pending, _) if upstream.is_blocked() => client.has_left_behind_its_body(cx),
-            (Poll::Pending, _) => false,
-        };
-        match left {
-            true => Poll::Ready(Err(Broken::Source)),
-            false => Poll::Pending,
+        match (to_upstream, to_client) {
+            (Poll::Ready(()), Poll::Ready(())) => Poll::Ready(Ok(())),
+            // Without its client nobody needs what the upstream may still say. What the client sent, and its end, is on
+            // its way: closing does not call that back.
+            (Poll::Ready(()), Poll::Pending)
+                if !refused && client.has_left_after_its_fin(cx, None) =>
+            {
+                Poll::Ready(Ok(()))
+            }
+            (Poll::Ready(()), Poll::Pending) if refused && client.has_left_behind_its_body(cx) => {
+                Poll::Ready(Err(Broken::Source))
+            }
+            (Poll::Pending, _) if upstream.is_blocked() => {
+                client.alarm.register(cx);
+                if client.alarm.has_fired(Direction::Up) {
+                    return Poll::Ready(Err(Broken::Sink));
+                }
+                // The client may be gone; what it sent is still meant for who takes it, but not for ever.
+                if !client.alarm.is_set(Direction::Up) || taken != upstream.unwritten() {
+                    taken = upstream.unwritten();
+                    client.alarm.set(Direction::Up, limit);
+                }
+                Poll::Pending
+            }
+            _ => {
+                client.alarm.clear(Direction::Up);
+                Poll::Pending
+            }
         }
     })
     .await;

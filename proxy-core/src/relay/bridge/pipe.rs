@@ -1,4 +1,4 @@
-//! One piece of a body between the task that reads it and the one that sends it.
+//! One piece of a body between who reads it and who sends it, be that two tasks or one.
 
 use std::cell::RefCell;
 use std::pin::Pin;

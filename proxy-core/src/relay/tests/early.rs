@@ -218,22 +218,22 @@ async fn an_early_answer_that_its_client_takes_late_is_whole() {
         writing.write_all(head.as_bytes()).await.unwrap();
         let mut upstream = ends.upstream().await;
         upstream.head().await;
-        // The upstream takes no more of the body and the client takes nothing of the answer, until both waits are over.
+        // The upstream takes no more of the body, and the client takes nothing of the answer yet.
         let sending = tokio::spawn(async move {
             let sent = writing.write_all(&vec![b'x'; LARGE]).await;
             (writing, sent)
         });
         let answer = [b"HTTP/1.1 413 No\r\nContent-Length: 24000\r\n\r\n", BODY].concat();
         upstream.send(&answer).await;
-        tokio::time::sleep(Duration::from_millis(1500)).await;
+        // It reads only now that all of it was taken.
+        let (_writing, sent) = soon(sending).await.unwrap();
+        sent.unwrap();
         // The line that says so arrives, too.
         let mut came = vec![0; answer.len() + close.len()];
         soon(tokio::io::AsyncReadExt::read_exact(&mut reading, &mut came))
             .await
             .unwrap();
         assert!(came.ends_with(BODY), "{close}");
-        let (_writing, sent) = soon(sending).await.unwrap();
-        sent.unwrap();
     }
 }
 

@@ -369,3 +369,37 @@ async fn an_empty_line_behind_a_body_begins_no_request() {
         upstream.expect(ends.onward(request)).await;
     }
 }
+
+#[tokio::test]
+async fn a_body_that_does_not_come_after_100_is_408() {
+    let ends = Ends::with(Lines {
+        server: "body_timeout = \"400ms\"",
+        ..Lines::default()
+    })
+    .await;
+    let request =
+        "POST /v1/x HTTP/1.1\r\nHost: proxy\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n";
+    let (mut client, mut upstream) = ends.asked(request).await;
+    upstream.send("HTTP/1.1 100 Continue\r\n\r\n").await;
+    client.expect("HTTP/1.1 100 Continue\r\n\r\n").await;
+    assert_eq!(client.answer().await.0, 408);
+}
+
+#[tokio::test]
+async fn an_upstream_that_falls_silent_after_its_clients_pause_is_given_up() {
+    let ends = Ends::with(Lines {
+        server: "body_timeout = \"0\"",
+        upstream: "idle_timeout = \"300ms\"",
+        ..Lines::default()
+    })
+    .await;
+    let request = "POST /v1/x HTTP/1.1\r\nHost: proxy\r\nContent-Length: 5\r\n\r\n";
+    let (mut client, mut upstream) = ends.asked(request).await;
+    let half = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf";
+    upstream.send(half).await;
+    client.expect(half).await;
+    tokio::time::sleep(Duration::from_millis(1000)).await;
+    client.send("hello").await;
+    upstream.expect("hello").await;
+    client.expect_end().await;
+}

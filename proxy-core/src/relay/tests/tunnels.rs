@@ -428,3 +428,15 @@ async fn what_follows_a_refused_connect_is_not_served() {
     client.expect_closed().await;
     ends.expect_no_upstream().await;
 }
+
+#[tokio::test]
+async fn what_a_client_sent_before_it_closed_arrives_though_the_upstream_reads_late() {
+    let ends = Ends::start().await;
+    let (mut client, mut upstream) = switched(&ends).await;
+    client.send(vec![b'x'; 1_000_000]).await;
+    drop(client);
+    // Long after it was noticed that nobody is there.
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    let (rest, end) = upstream.rest().await;
+    assert_eq!((rest.len(), end), (1_000_000, End::Closed));
+}
