@@ -37,15 +37,7 @@ impl Crossed {
             }
         });
         let relay = relay_to(to, 1);
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let adopting = relay.clone();
-        let accepting = tokio::spawn(async move {
-            loop {
-                let (stream, _) = listener.accept().await.unwrap();
-                adopting.adopt(stream.into_std().unwrap().into()).unwrap();
-            }
-        });
+        let (address, accepting) = listen(&relay).await;
         Self {
             relay,
             address,

@@ -48,16 +48,7 @@ impl Ends {
         let config = loaded.strict().unwrap().config;
         let gateway = Arc::new(Gateway::new(&config, Arc::new(Process)).unwrap());
         let relay = Relay::start(Arc::new(config), gateway, 1).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let adopting = relay.clone();
-        let accepting = tokio::spawn(async move {
-            loop {
-                let (stream, _) = listener.accept().await.unwrap();
-                // A test may have aborted the relay: its connection is closed then, which it sees.
-                let _closed = adopting.adopt(stream.into_std().unwrap().into());
-            }
-        });
+        let (address, accepting) = listen(&relay).await;
         Self {
             relay,
             address,

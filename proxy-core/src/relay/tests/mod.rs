@@ -84,15 +84,7 @@ impl Proxy {
     }
 
     async fn before(upstream: Upstream, relay: Relay) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let adopting = relay.clone();
-        let accepting = tokio::spawn(async move {
-            loop {
-                let (stream, _) = listener.accept().await.unwrap();
-                adopting.adopt(stream.into_std().unwrap().into()).unwrap();
-            }
-        });
+        let (address, accepting) = listen(&relay).await;
         Self {
             relay,
             upstream,
@@ -148,6 +140,21 @@ fn config_to(upstream: UpstreamConfig) -> Config {
 fn relay_of(config: Config, threads: usize, tuning: &Tuning) -> Relay {
     let gateway = Arc::new(Gateway::new(&config, Arc::new(Process)).unwrap());
     Relay::start_with(Arc::new(config), gateway, threads, tuning).unwrap()
+}
+
+/// A port whose connections the relay serves, until the task is ended.
+async fn listen(relay: &Relay) -> (SocketAddr, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let adopting = relay.clone();
+    let accepting = tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            // A test may have aborted the relay: its connection is closed then, which it sees.
+            let _closed = adopting.adopt(stream.into_std().unwrap().into());
+        }
+    });
+    (address, accepting)
 }
 
 /// What must happen, and not after minutes.

@@ -36,15 +36,7 @@ impl Recorded {
         change(&mut config);
         let gateway = Arc::new(Gateway::new(&config, Arc::new(Process)).unwrap());
         let relay = Relay::start(Arc::new(config), gateway, 1).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let adopting = relay.clone();
-        let accepting = tokio::spawn(async move {
-            loop {
-                let (stream, _) = listener.accept().await.unwrap();
-                adopting.adopt(stream.into_std().unwrap().into()).unwrap();
-            }
-        });
+        let (address, accepting) = listen(&relay).await;
         Self {
             recorder,
             relay,
