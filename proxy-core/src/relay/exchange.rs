@@ -1,10 +1,7 @@
 //! One request and its answer, both directions at once: an answer may come before its request is sent to the end.
 
-use std::future::{Future, poll_fn};
-use std::sync::Arc;
+use std::future::poll_fn;
 use std::task::Poll;
-
-use tokio::time::Instant;
 
 use super::answer;
 use super::buffers::Buffer;
@@ -15,8 +12,7 @@ use super::request::Forward;
 use super::thread::Thread;
 use super::timeouts::Direction;
 use super::tunnel;
-use super::upstream::{Encryption, Upstream};
-use crate::gateway::Target;
+use super::upstream::{self, Encryption};
 use crate::gateway::answers::Failure;
 
 /// Sends the request on, and its answer back.
@@ -51,7 +47,15 @@ pub(super) async fn run(
             None => {
                 head.settle();
                 bytes.settle();
-                match connect(thread, client, &target, body.is_done()).await {
+                match upstream::connect(
+                    thread,
+                    client,
+                    &target,
+                    Encryption::AsConfigured,
+                    body.is_done(),
+                )
+                .await
+                {
                     Some(Ok(upstream)) => upstream,
                     Some(Err(failure)) => {
                         return answer::fail(thread, client, &terms, failure, body, &target).await;
@@ -99,31 +103,4 @@ pub(super) async fn run(
         }
         Ending::Broken | Ending::ClientLeft => After::Cut,
     }
-}
-
-/// Connects, unless the client leaves meanwhile.
-async fn connect(
-    thread: &Thread,
-    client: &mut Client,
-    target: &Arc<Target>,
-    is_read: bool,
-) -> Option<Result<Upstream, Failure>> {
-    // On the heap for its time: a connection's own task stays small.
-    let mut connecting = Box::pin(thread.upstreams.connect(target, Encryption::AsConfigured));
-    let since = Instant::now();
-    poll_fn(|cx| match connecting.as_mut().poll(cx) {
-        Poll::Ready(connected) => Poll::Ready(Some(connected)),
-        Poll::Pending => {
-            let left = match is_read {
-                true => client.has_left(cx, thread, since),
-                false => client.has_left_behind_its_body(cx),
-            };
-            if left {
-                Poll::Ready(None)
-            } else {
-                Poll::Pending
-            }
-        }
-    })
-    .await
 }

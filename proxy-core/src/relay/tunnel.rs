@@ -11,7 +11,7 @@ use super::head::Asked;
 use super::stream::Stream;
 use super::thread::Thread;
 use super::timeouts::Direction;
-use super::upstream::Encryption;
+use super::upstream::{self, Encryption};
 use crate::gateway::Target;
 use crate::gateway::answers::{self, Shape};
 
@@ -19,15 +19,18 @@ const CONNECTED: &[u8] = b"HTTP/1.1 200 OK\r\n\r\n";
 
 /// Opens a tunnel to the upstream. What is encrypted in it is so between the client and the upstream, not by us.
 pub(super) async fn connect(thread: &Thread, client: &mut Client, target: &Arc<Target>) -> After {
-    match thread.upstreams.connect(target, Encryption::None).await {
-        Ok(upstream) => {
+    // What the client sends ahead is kept for the tunnel; that it leaves is noticed.
+    let connected = upstream::connect(thread, client, target, Encryption::None, true).await;
+    match connected {
+        None => After::Cut,
+        Some(Ok(upstream)) => {
             let said = poll_fn(|cx| Poll::Ready(client.stream.write(cx, &[CONNECTED]))).await;
             match said {
                 Ok(()) => run(thread, client, upstream.stream).await,
                 Err(_gone) => After::Cut,
             }
         }
-        Err(failure) => {
+        Some(Err(failure)) => {
             thread.counters.local_5xx();
             let local = answers::failure(Shape::default(), failure, &target.name);
             answer::answer(thread, client, &local, Asked::Connect, Rest::unknown()).await

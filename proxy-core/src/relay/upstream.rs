@@ -1,12 +1,17 @@
 //! The other side of an exchange: a connection to an upstream, a kept one or a new one.
 
+use std::future::{Future, poll_fn};
 use std::io;
 use std::sync::Arc;
+use std::task::Poll;
 
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
+use super::client::Client;
 use super::pool::Pool;
 use super::stream::{Io, Stream};
+use super::thread::Thread;
 use super::tls::Tls;
 use crate::gateway::Target;
 use crate::gateway::answers::Failure;
@@ -115,6 +120,34 @@ impl Upstreams {
     pub(super) fn keep(&self, upstream: Upstream) {
         self.pool.put(&upstream.target, upstream.stream);
     }
+}
+
+/// Connects for a client, unless it leaves meanwhile; `is_read` is whether nothing of its request is still to come.
+pub(super) async fn connect(
+    thread: &Thread,
+    client: &mut Client,
+    target: &Arc<Target>,
+    encryption: Encryption,
+    is_read: bool,
+) -> Option<Result<Upstream, Failure>> {
+    // On the heap for its time: a connection's own task stays small.
+    let mut connecting = Box::pin(thread.upstreams.connect(target, encryption));
+    let since = Instant::now();
+    poll_fn(|cx| match connecting.as_mut().poll(cx) {
+        Poll::Ready(connected) => Poll::Ready(Some(connected)),
+        Poll::Pending => {
+            let left = match is_read {
+                true => client.has_left(cx, thread, since),
+                false => client.has_left_behind_its_body(cx),
+            };
+            if left {
+                Poll::Ready(None)
+            } else {
+                Poll::Pending
+            }
+        }
+    })
+    .await
 }
 
 /// Descriptors are ours: an upstream is not to blame for a limit of this process or host.
