@@ -46,8 +46,15 @@ impl TestHome {
         self.folder.path()
     }
 
-    /// Writes `config.toml`: a free port, then `more`.
+    /// Writes `config.toml`: a free port, then `more`. Unless `more` says otherwise a rollout is kept at once,
+    /// without a probation.
     pub fn configure(&self, more: &str) {
+        let at_once = "[rollout]\nprobation = \"0\"\n";
+        let more = match more {
+            _ if more.contains("probation = ") => more.to_owned(),
+            _ if more.contains("[rollout]\n") => more.replacen("[rollout]\n", at_once, 1),
+            _ => format!("{more}{at_once}"),
+        };
         let text = format!("[server]\nlisten = [\"127.0.0.1:0\"]\n{more}");
         std::fs::write(self.home.config_file(), text).unwrap();
     }

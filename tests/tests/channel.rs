@@ -239,7 +239,10 @@ async fn a_worker_drops_and_counts_what_it_does_not_understand_and_reads_no_sock
         worker.hear().await,
         Some(ToSupervisor::SocketAccepted { id: 4 })
     );
-    worker.say(&ToWorker::Drain { close: false });
+    worker.say(&ToWorker::Drain {
+        close: false,
+        returns: None,
+    });
     worker.offer(5, &socket);
     let refused = worker.hear().await;
     assert!(

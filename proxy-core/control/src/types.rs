@@ -118,6 +118,41 @@ pub struct Place {
     pub connections: u64,
 }
 
+/// One thing in flight that holds a generation: a request whose answer is not finished, or a tunnel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HeldStream {
+    /// The client's address; `unix` for a client of a Unix socket.
+    pub client: String,
+    /// The path that was asked for, without its query.
+    pub route: String,
+    /// What it is.
+    #[serde(default)]
+    pub kind: StreamKind,
+    /// For how long it has been in flight, in milliseconds.
+    pub age_ms: u64,
+    /// Bytes that the client sent, heads included.
+    pub bytes_in: u64,
+    /// Bytes that the client was sent, heads included.
+    pub bytes_out: u64,
+}
+
+/// What a [`HeldStream`] is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum StreamKind {
+    /// A request and its answer.
+    #[default]
+    Exchange,
+    /// A WebSocket.
+    WebSocket,
+    /// Another tunnel: another protocol, or `CONNECT`.
+    Tunnel,
+    /// A kind that this version does not know.
+    #[serde(other)]
+    Unknown,
+}
+
 /// Who asks for a rollout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

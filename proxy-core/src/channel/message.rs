@@ -1,5 +1,6 @@
 //! What supervisor and worker say to each other.
 
+use control::types::HeldStream;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -26,16 +27,51 @@ pub struct Addressee {
     rename_all_fields = "camelCase"
 )]
 pub enum ToWorker {
-    /// Take new sockets from now on; answered by `activated`.
+    /// Take new sockets from now on, and give none back any more; answered by `activated`.
     Activate,
+    /// Keep what is in flight and be ready to take over again (`activate`); take no new sockets, and
+    /// give idle connections back at once.
+    Standby {
+        /// How many returns may be unanswered before a `return-credit`; none = an older supervisor,
+        /// which counts none.
+        #[serde(default)]
+        returns: Option<u32>,
+    },
+    /// A [`Self::Standby`]'s or [`Self::Drain`]'s returns were taken: so many more may follow.
+    ReturnCredit {
+        /// How many.
+        count: u32,
+    },
+    /// `/ready` says 503 from now on; everything else goes on as it was.
+    Unready,
+    /// What is in flight; answered by `streams` with the same id.
+    Streams {
+        /// Chosen by the supervisor.
+        id: Id,
+    },
+    /// No new request is begun while paused: idle connections are given back, no socket is taken.
+    /// Answered by `admission` with the same id, and again by asking again.
+    Admission {
+        /// Chosen by the supervisor.
+        id: Id,
+        /// Paused, or as usual again.
+        paused: bool,
+        /// After so many milliseconds without another such message it is as usual again by itself.
+        #[serde(default)]
+        lease_ms: u64,
+    },
     /// Finish what is in flight, give idle connections back, then say `drained` and exit.
     Drain {
         /// Nobody is there to take connections over (the supervisor stops): idle ones are closed
         /// here, where a request that has just arrived can still be answered.
         #[serde(default)]
         close: bool,
+        /// As in [`Self::Standby`].
+        #[serde(default)]
+        returns: Option<u32>,
     },
-    /// Exit now; whatever is still served is cut.
+    /// Exit now; whatever is still served is cut: WebSockets are closed with 1012 at a frame's end,
+    /// answers are aborted.
     Shutdown,
     /// Answered by `pong` with the same id.
     Ping {
@@ -139,6 +175,24 @@ pub enum ToSupervisor {
         /// Names the return.
         id: Id,
     },
+    /// Answers `streams`: what is in flight, the oldest first, as much of it as a datagram holds.
+    Streams {
+        /// The question's id.
+        id: Id,
+        /// How many there are in all.
+        total: u64,
+        /// The oldest of them.
+        streams: Vec<HeldStream>,
+    },
+    /// Answers `admission`: what is in hand at that moment.
+    Admission {
+        /// The question's id.
+        id: Id,
+        /// Client connections.
+        connections: u64,
+        /// Requests whose answer is not finished.
+        exchanges: u64,
+    },
 }
 
 #[derive(Serialize)]
@@ -211,6 +265,7 @@ pub fn decode<M: DeserializeOwned>(bytes: &[u8], expected: Addressee) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use control::types::StreamKind;
 
     const US: Addressee = Addressee {
         generation: 7,
@@ -253,13 +308,42 @@ mod tests {
             },
             ToSupervisor::SocketOwned { id: 8 },
             ToSupervisor::SocketReturned { id: 9 },
+            ToSupervisor::Streams {
+                id: 10,
+                total: 1,
+                streams: vec![HeldStream {
+                    client: "127.0.0.1:5".into(),
+                    route: "/v1/messages".into(),
+                    kind: StreamKind::WebSocket,
+                    age_ms: 7,
+                    bytes_in: 8,
+                    bytes_out: 9,
+                }],
+            },
+            ToSupervisor::Admission {
+                id: 11,
+                connections: 2,
+                exchanges: 1,
+            },
         ];
         for message in said {
             assert_eq!(decode(&encode(&message, US), US), Ok(message));
         }
         for message in [
             ToWorker::Activate,
-            ToWorker::Drain { close: true },
+            ToWorker::Drain {
+                close: true,
+                returns: Some(64),
+            },
+            ToWorker::Standby { returns: Some(64) },
+            ToWorker::ReturnCredit { count: 8 },
+            ToWorker::Unready,
+            ToWorker::Streams { id: 5 },
+            ToWorker::Admission {
+                id: 6,
+                paused: true,
+                lease_ms: 90_000,
+            },
             ToWorker::Shutdown,
             ToWorker::Ping { id: 1 },
             ToWorker::Socket { id: 2 },

@@ -23,6 +23,8 @@ const HEADER_ALLOWED: &str = "the name of a header field, for example \"anthropi
 const VIA_ALLOWED: &str = "a pseudonym of letters, digits and !#$%&'*+-.^_`|~, for example \"rollproxy\", or \"\" for none";
 const UPGRADE_ALLOWED: &str = "a list of protocols as Upgrade names them, for example [\"websocket\"], or [] for none; never HTTP itself (h2c)";
 
+const ON_EVENT_ALLOWED: &str = "a list of an absolute path and its arguments, for example [\"/usr/local/bin/tell-us\", \"rollproxy\"], or [] for none";
+
 /// More connections than a process can have descriptors for on any Linux by default.
 const MOST_CONNECTIONS: usize = 1_048_576;
 
@@ -149,6 +151,7 @@ fn read_server(
             addresses.ok_or_else(|| section.refuse("listen", &value, LISTEN_ALLOWED))?;
     }
     section.duration("stop_timeout", &mut server.stop_timeout, Zero::Allowed)?;
+    section.duration("unready_window", &mut server.unready_window, Zero::Allowed)?;
     section.duration("header_timeout", &mut server.header_timeout, Zero::Refused)?;
     section.duration("body_timeout", &mut server.body_timeout, Zero::Allowed)?;
     section.duration("send_timeout", &mut server.send_timeout, Zero::Allowed)?;
@@ -324,6 +327,19 @@ fn protocols(value: &Value) -> Option<Vec<String>> {
     value.as_array()?.iter().map(name).collect()
 }
 
+/// A program by its absolute path, for a service has no folder of its own to look in, and its arguments.
+fn command(value: &Value) -> Option<Vec<String>> {
+    let word = |value: &Value| {
+        let text = value.as_str()?;
+        (!text.contains('\0')).then(|| text.to_owned())
+    };
+    let words: Vec<String> = value.as_array()?.iter().map(word).collect::<Option<_>>()?;
+    let good = words
+        .first()
+        .is_none_or(|program| Path::new(program).is_absolute());
+    good.then_some(words)
+}
+
 /// RFC 9110, 5.6.2.
 fn is_token(text: &str) -> bool {
     !text.is_empty()
@@ -359,8 +375,23 @@ fn read_rollout(
         ));
     }
     section.duration("probation", &mut rollout.probation, Zero::Allowed)?;
+    section.count(
+        "probation_error_percent",
+        &mut rollout.probation_error_percent,
+        1..=100,
+    )?;
+    section.count(
+        "probation_min_requests",
+        &mut rollout.probation_min_requests,
+        1..=1_000_000,
+    )?;
     section.duration("drain_deadline", &mut rollout.drain_deadline, Zero::Allowed)?;
     section.count("drain_cap", &mut rollout.drain_cap, 1..=64)?;
+    section.flag("refresh_supervisor", &mut rollout.refresh_supervisor)?;
+    if let Some(value) = section.take("on_event") {
+        rollout.on_event =
+            command(&value).ok_or_else(|| section.refuse("on_event", &value, ON_EVENT_ALLOWED))?;
+    }
     section.finish(unknown);
     Ok(())
 }

@@ -52,6 +52,9 @@ pub struct Server {
     /// How long SIGTERM waits for requests in flight; zero stops at once.
     #[serde(rename = "stopTimeoutMs", with = "duration::millis")]
     pub stop_timeout: Duration,
+    /// How long `/ready` says 503 after SIGTERM before the port closes; zero closes it at once.
+    #[serde(rename = "unreadyWindowMs", with = "duration::millis")]
+    pub unready_window: Duration,
     /// From the first byte of a request until its head is whole; never zero.
     #[serde(rename = "headerTimeoutMs", with = "duration::millis")]
     pub header_timeout: Duration,
@@ -153,11 +156,19 @@ pub struct Rollout {
     /// How long the previous generation stays standby; zero drains it at once.
     #[serde(rename = "probationMs", with = "duration::millis")]
     pub probation: Duration,
+    /// The share of our own 5xx among a new generation's answers that ends its probation, in percent.
+    pub probation_error_percent: usize,
+    /// How many answers a new generation must have given before that share is looked at.
+    pub probation_min_requests: usize,
     /// How long a draining generation may take; zero is for ever.
     #[serde(rename = "drainDeadlineMs", with = "duration::millis")]
     pub drain_deadline: Duration,
     /// How many generations may drain at once.
     pub drain_cap: usize,
+    /// Whether the supervisor itself moves to the selected version after a rollout was kept.
+    pub refresh_supervisor: bool,
+    /// The command that is told what happened, as JSON on its standard input; empty tells nobody.
+    pub on_event: Vec<String>,
 }
 
 impl Config {
@@ -226,6 +237,7 @@ impl Default for Server {
                 ListenAddress::from(([0, 0, 0, 0, 0, 0, 0, 1], 8787)),
             ],
             stop_timeout: Duration::from_secs(90),
+            unready_window: Duration::ZERO,
             header_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(60),
             send_timeout: Duration::from_secs(300),
@@ -249,8 +261,12 @@ impl Default for Rollout {
             recovery_min: Duration::from_millis(250),
             recovery_max: Duration::from_secs(10),
             probation: Duration::from_secs(30),
+            probation_error_percent: 5,
+            probation_min_requests: 20,
             drain_deadline: Duration::from_secs(4 * 3600),
             drain_cap: 8,
+            refresh_supervisor: true,
+            on_event: Vec::new(),
         }
     }
 }

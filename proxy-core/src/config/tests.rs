@@ -39,6 +39,7 @@ fn every_key_is_read() {
         Server {
             listen: config.server.listen.clone(),
             stop_timeout: Duration::from_secs(120),
+            unready_window: Duration::from_secs(3),
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::ZERO,
             send_timeout: Duration::from_secs(60),
@@ -99,7 +100,11 @@ fn every_key_is_read() {
             recovery_max: Duration::from_secs(5),
             probation: Duration::ZERO,
             drain_deadline: Duration::ZERO,
+            probation_error_percent: 50,
+            probation_min_requests: 5,
             drain_cap: 4,
+            refresh_supervisor: false,
+            on_event: vec!["/usr/bin/logger".to_owned(), "--tag".to_owned()],
         }
     );
     assert_eq!(

@@ -37,7 +37,13 @@ impl Supervisor {
             Effect::Drain(generation) => {
                 tracing::info!(generation, "drains");
                 let close = self.machine.is_stopping();
-                self.say(generation, &ToWorker::Drain { close });
+                self.say(
+                    generation,
+                    &ToWorker::Drain {
+                        close,
+                        returns: None,
+                    },
+                );
             }
             Effect::Shutdown(generation) => {
                 tracing::info!(generation, "is told to shut down");
@@ -189,6 +195,8 @@ impl Supervisor {
                 self.socket_refused(generation, id, &reason)
             }
             ToSupervisor::SocketOwned { id } => self.socket_owned(generation, id),
+            // Asked for by nobody yet.
+            ToSupervisor::Streams { .. } | ToSupervisor::Admission { .. } => {}
             ToSupervisor::SocketReturned { id } => self.socket_returned(generation, id, descriptor),
         }
     }

@@ -225,7 +225,7 @@ impl Worker {
                 vitals.set_active(true);
                 self.say(&ToSupervisor::Activated).await;
             }
-            ToWorker::Drain { close } => {
+            ToWorker::Drain { close, .. } => {
                 vitals.set_active(false);
                 adoptions.drain();
                 relay.drain(if close {
@@ -234,6 +234,12 @@ impl Worker {
                     Drain::GiveBack(give_back.clone())
                 });
             }
+            // Said by nobody yet.
+            ToWorker::Standby { .. }
+            | ToWorker::ReturnCredit { .. }
+            | ToWorker::Unready
+            | ToWorker::Streams { .. }
+            | ToWorker::Admission { .. } => {}
             ToWorker::Shutdown => return Obeyed::Shutdown,
             ToWorker::Ping { id } => self.say(&ToSupervisor::Pong { id }).await,
             ToWorker::Socket { id } => match adoptions.offered(

@@ -281,6 +281,19 @@ impl Faulty {
                 self.say(&ToSupervisor::Drained);
                 return Some(code);
             }
+            // It gives nothing back, so a standby of it only keeps what it has.
+            ToWorker::Standby { .. }
+            | ToWorker::ReturnCredit { .. }
+            | ToWorker::Unready
+            | ToWorker::Streams { .. } => {}
+            ToWorker::Admission { id, .. } => {
+                let held = self.serving.len() as u64;
+                self.say(&ToSupervisor::Admission {
+                    id,
+                    connections: held,
+                    exchanges: held,
+                });
+            }
             ToWorker::Shutdown => return Some(ExitCode::SUCCESS),
         }
         None
