@@ -72,7 +72,9 @@ impl Supervisor {
             failed_transfers: self.counters.failed_transfers,
             returned_sockets: self.counters.returned_sockets,
             dropped_messages: self.counters.dropped_messages,
+            probation: None,
             last_failure: self.last_failure.clone(),
+            last_failure_at: None,
             last_rollout: self.rollouts.latest().cloned(),
         }
     }
@@ -94,6 +96,7 @@ impl Supervisor {
             since,
             streams: load.exchanges,
             connections: load.connections,
+            deadline: None,
         }
     }
 
