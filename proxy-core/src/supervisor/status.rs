@@ -70,7 +70,9 @@ impl Supervisor {
             closed_sockets: counters.closed_sockets,
             returned_sockets: counters.returned_sockets,
             dropped_messages: self.dropped_messages,
+            probation: None,
             last_failure: self.last_failure.clone(),
+            last_failure_at: None,
             last_rollout: self.rollouts.latest().cloned(),
         }
     }
@@ -92,6 +94,7 @@ impl Supervisor {
             since,
             streams: load.exchanges,
             connections: load.connections,
+            deadline: None,
         }
     }
 
