@@ -9,6 +9,6 @@ pub mod types;
 
 pub use client::{Client, ControlError, Deadlines};
 pub use types::{
-    By, ErrorBody, Line, Outcome, Place, Rolling, RolloutRecord, RolloutRequest, Status, Step,
-    Verdict,
+    By, DrainAnswer, DrainRequest, ErrorBody, Held, HeldStream, Line, Outcome, Place, PlaceName,
+    Probation, Rolling, RolloutRecord, RolloutRequest, Status, Step, StreamKind, Streams, Verdict,
 };

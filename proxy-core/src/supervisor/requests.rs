@@ -186,7 +186,8 @@ impl Supervisor {
     /// The rollout that is decided and not yet on disk: the selection's serial is about to change.
     fn being_filed(&self) -> Option<RolloutId> {
         let latest = self.rollouts.latest()?;
-        (latest.verdict.is_none() && self.machine.under_way() != Some(latest.id)).then_some(latest.id)
+        (latest.verdict.is_none() && self.machine.under_way() != Some(latest.id))
+            .then_some(latest.id)
     }
 
     /// The configuration as it now is. A wrong one refuses the rollout and changes nothing.

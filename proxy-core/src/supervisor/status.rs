@@ -101,6 +101,10 @@ impl Supervisor {
             since,
             streams: load.exchanges,
             connections: load.connections,
+            deadline: self
+                .machine
+                .cut_at(worker.generation)
+                .map(|at| self.time_of(at)),
         }
     }
 

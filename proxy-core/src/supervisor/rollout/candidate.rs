@@ -139,7 +139,10 @@ impl Machine {
             }
             return;
         }
-        for previous in [proven, unproven, self.standby.take()].into_iter().flatten() {
+        for previous in [proven, unproven, self.standby.take()]
+            .into_iter()
+            .flatten()
+        {
             effects.push(step(rollout, "draining", &previous));
             self.drain(now, previous, effects);
         }

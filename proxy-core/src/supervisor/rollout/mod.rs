@@ -295,6 +295,13 @@ impl Machine {
             .map(|leaving| &leaving.worker)
     }
 
+    /// When a draining generation is cut; nothing for one that may take for ever.
+    pub fn cut_at(&self, generation: Generation) -> Option<Moment> {
+        let mut leaving = self.leaving.iter();
+        let leaving = leaving.find(|l| l.drains && l.worker.generation == generation)?;
+        leaving.shutdown_at.or(leaving.kill_at)
+    }
+
     /// What is gone back to after a failure: what was last kept, at first what we started with.
     pub fn fallback(&self) -> &Target {
         self.last_kept.as_ref().unwrap_or(&self.first)

@@ -25,21 +25,12 @@ impl Machine {
             return;
         };
         if let Some(worker) = self.standby.take() {
-            effects.push(lost(
-                worker.generation,
-                worker.target.clone(),
-                failure,
-            ));
+            effects.push(lost(worker.generation, worker.target.clone(), failure));
             self.depart(now, worker, departure, effects);
         }
     }
 
-    pub(super) fn take_over_event(
-        &mut self,
-        now: Moment,
-        event: Event,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn take_over_event(&mut self, now: Moment, event: Event, effects: &mut Vec<Effect>) {
         if event == Event::Activated {
             let Some(TakeOver { mut worker, .. }) = self.taking_over.take() else {
                 return;
@@ -67,11 +58,7 @@ impl Machine {
         let Some(TakeOver { worker, .. }) = self.taking_over.take() else {
             return;
         };
-        effects.push(lost(
-            worker.generation,
-            worker.target.clone(),
-            failure,
-        ));
+        effects.push(lost(worker.generation, worker.target.clone(), failure));
         self.depart(now, worker, departure, effects);
         self.restore(now, effects);
     }
