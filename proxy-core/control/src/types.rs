@@ -86,6 +86,9 @@ pub struct Rolling {
     /// Transfers that were not answered.
     #[serde(default)]
     pub failed_transfers: u64,
+    /// Sockets that a worker died with and that cannot be proven untouched: closed.
+    #[serde(default)]
+    pub closed_sockets: u64,
     /// Idle connections that came back from a worker.
     #[serde(default)]
     pub returned_sockets: u64,
@@ -307,6 +310,10 @@ pub struct RolloutRequest {
     /// A person names a known-bad version on purpose: the mark is cleared.
     #[serde(default)]
     pub clear_known_bad: bool,
+    /// Names this request: made again with the same key it is the same request, and gets the same
+    /// rollout. [`crate::Client::roll`] chooses one.
+    #[serde(default)]
+    pub key: Option<String>,
 }
 
 impl RolloutRequest {
@@ -320,6 +327,7 @@ impl RolloutRequest {
             job: None,
             pin: None,
             clear_known_bad: false,
+            key: None,
         }
     }
 
