@@ -51,7 +51,7 @@ impl Supervisor {
         }
     }
 
-    fn rolling(&self) -> Rolling {
+    pub(super) fn rolling(&self) -> Rolling {
         let machine = &self.machine;
         let counters = self.board.counters();
         Rolling {
