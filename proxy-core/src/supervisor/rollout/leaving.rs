@@ -88,14 +88,6 @@ impl Machine {
         true
     }
 
-    /// When a draining generation is cut; none = never, or it does not drain.
-    pub fn drain_deadline(&self, generation: Generation) -> Option<Moment> {
-        self.leaving
-            .iter()
-            .find(|leaving| leaving.drains && leaving.worker.generation == generation)
-            .and_then(|leaving| leaving.shutdown_at)
-    }
-
     /// Ends a worker that serves nobody.
     pub(super) fn end(&mut self, now: Moment, mut worker: Worker, effects: &mut Vec<Effect>) {
         worker.since = now;
