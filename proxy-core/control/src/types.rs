@@ -310,6 +310,10 @@ pub struct RolloutRequest {
     /// A person names a known-bad version on purpose: the mark is cleared.
     #[serde(default)]
     pub clear_known_bad: bool,
+    /// Names this request: made again with the same key it is the same request, and gets the same
+    /// rollout. [`crate::Client::roll`] chooses one.
+    #[serde(default)]
+    pub key: Option<String>,
 }
 
 impl RolloutRequest {
@@ -323,6 +327,7 @@ impl RolloutRequest {
             job: None,
             pin: None,
             clear_known_bad: false,
+            key: None,
         }
     }
 

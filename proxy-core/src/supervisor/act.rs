@@ -216,8 +216,11 @@ impl Supervisor {
                 self.socket_refused(generation, id, &reason)
             }
             ToSupervisor::SocketOwned { id } => self.socket_owned(generation, id),
+            ToSupervisor::Streams { id, total, streams } => {
+                self.inquiries.answered(generation, id, total, streams);
+            }
             // Asked for by nobody yet.
-            ToSupervisor::Streams { .. } | ToSupervisor::Admission { .. } => {}
+            ToSupervisor::Admission { .. } => {}
             ToSupervisor::SocketReturned { id } => self.socket_returned(generation, id, descriptor),
         }
     }
@@ -228,6 +231,7 @@ impl Supervisor {
         let Some(link) = self.links.remove(&generation) else {
             return;
         };
+        self.inquiries.forget(generation);
         self.settle_lost(generation);
         self.board.close(generation);
         let how = match link.load.exchanges {

@@ -2,9 +2,10 @@
 
 use std::convert::Infallible;
 use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
 
 use bytes::Bytes;
-use control::types::{ErrorBody, RolloutRecord, RolloutRequest, Status};
+use control::types::{DrainRequest, ErrorBody, RolloutRecord, RolloutRequest, Status, Streams};
 use futures_util::StreamExt;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::BoxBody;
@@ -13,18 +14,26 @@ use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use staging::home::{Home, HomeError};
 use staging::report::{Exit, Failure};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::held::{DrainReply, Question};
 use super::rollouts::Lines;
 
 /// The longest request body, in bytes.
 const MAX_BODY: usize = 64 * 1024;
 
 /// How long a client may take to send its request's head, and again for its body.
-const REQUEST_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often a stream on which nothing happens shows that somebody is there.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(15);
+
+/// Events that are asked for at intervals come no more often than this; changes neither.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What the socket asks of the main loop.
 pub enum Command {
@@ -32,8 +41,16 @@ pub enum Command {
     Status(oneshot::Sender<Status>),
     /// `POST /rollouts`.
     Roll(RolloutRequest, oneshot::Sender<Result<Lines, Failure>>),
-    /// `GET /rollouts/<id>`.
-    Rollout(u64, oneshot::Sender<Option<RolloutRecord>>),
+    /// `GET /rollouts/<id>`, perhaps only if the supervisor has this nonce.
+    Rollout(
+        u64,
+        Option<String>,
+        oneshot::Sender<Result<RolloutRecord, Failure>>,
+    ),
+    /// `GET /streams`, of one generation or all.
+    Streams(Option<u64>, oneshot::Sender<Result<Vec<Question>, Failure>>),
+    /// `POST /drains`.
+    Drain(DrainRequest, oneshot::Sender<Result<DrainReply, Failure>>),
 }
 
 /// Why there is no control socket.
@@ -95,7 +112,7 @@ pub async fn serve(listener: UnixListener, door: Door) {
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept on the control socket");
-                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
     }
@@ -132,9 +149,13 @@ async fn answer(request: Request<Incoming>, door: &Door) -> Answer {
         (&Method::GET, "/status") => status(door)
             .await
             .map(|status| json(StatusCode::OK, &status)),
-        (&Method::GET, "/status/events") => Ok(events(door.clone())),
+        (&Method::GET, "/status/events") => events(&request, door.clone()),
+        (&Method::GET, "/streams") => streams(&request, door).await,
+        (&Method::POST, "/drains") => drain(request, door).await,
         (&Method::POST, "/rollouts") => roll(request, door).await,
-        (&Method::GET, path) if path.starts_with("/rollouts/") => rollout(path, door).await,
+        (&Method::GET, path) if path.starts_with("/rollouts/") => {
+            rollout(path, query(&request, "nonce"), door).await
+        }
         (method, path) => Err(not_found(method, path)),
     };
     outcome.unwrap_or_else(|failure| {
@@ -152,6 +173,39 @@ async fn status(door: &Door) -> Result<Status, Failure> {
 }
 
 async fn roll(request: Request<Incoming>, door: &Door) -> Result<Answer, Failure> {
+    let wanted: RolloutRequest = body(request, "rollout request").await?;
+    let lines = ask(door, |reply| Command::Roll(wanted, reply)).await??;
+    let stream = futures_util::stream::unfold(lines, |mut lines| async move {
+        let line = match tokio::time::timeout(SIGN_OF_LIFE, lines.recv()).await {
+            Ok(line) => json_line(&line?),
+            // An empty line says nothing: a probation may last an hour.
+            Err(_) => Bytes::from_static(b"\n"),
+        };
+        Some((Ok::<_, Infallible>(Frame::data(line)), lines))
+    });
+    Ok(streamed(
+        "application/x-ndjson",
+        BodyExt::boxed(StreamBody::new(stream)),
+    ))
+}
+
+async fn streams(request: &Request<Incoming>, door: &Door) -> Result<Answer, Failure> {
+    let generation = number(request, "generation")?;
+    let questions = ask(door, |reply| Command::Streams(generation, reply)).await??;
+    // All at once: each was asked already, and has its time from now.
+    let generations =
+        futures_util::future::join_all(questions.into_iter().map(Question::answered)).await;
+    Ok(json(StatusCode::OK, &Streams { generations }))
+}
+
+async fn drain(request: Request<Incoming>, door: &Door) -> Result<Answer, Failure> {
+    let wanted: DrainRequest = body(request, "drain request").await?;
+    let reply = ask(door, |reply| Command::Drain(wanted, reply)).await??;
+    Ok(json(StatusCode::OK, &reply.answered().await))
+}
+
+/// A request's body, whole and in time.
+async fn body<T: DeserializeOwned>(request: Request<Incoming>, what: &str) -> Result<T, Failure> {
     let body = Limited::new(request.into_body(), MAX_BODY).collect();
     let body = tokio::time::timeout(REQUEST_TIMEOUT, body)
         .await
@@ -161,54 +215,68 @@ async fn roll(request: Request<Incoming>, door: &Door) -> Result<Answer, Failure
             ))
         })?
         .map_err(|error| bad_request(format!("the request's body cannot be read: {error}")))?;
-    let wanted: RolloutRequest = serde_json::from_slice(&body.to_bytes())
-        .map_err(|error| bad_request(format!("the request is no rollout request: {error}")))?;
-    let lines = ask(door, |reply| Command::Roll(wanted, reply)).await??;
-    let stream = futures_util::stream::unfold(lines, |mut lines| async move {
-        let line = lines.recv().await?;
-        Some((Ok::<_, Infallible>(Frame::data(json_line(&line))), lines))
-    });
-    Ok(streamed(
-        "application/x-ndjson",
-        BodyExt::boxed(StreamBody::new(stream)),
-    ))
+    serde_json::from_slice(&body.to_bytes())
+        .map_err(|error| bad_request(format!("the request is no {what}: {error}")))
 }
 
-async fn rollout(path: &str, door: &Door) -> Result<Answer, Failure> {
+/// One value of the query; nothing in it is escaped.
+fn query(request: &Request<Incoming>, name: &str) -> Option<String> {
+    let query = request.uri().query()?;
+    query.split('&').find_map(|pair| {
+        let (key, value) = pair.split_once('=')?;
+        (key == name).then(|| value.to_owned())
+    })
+}
+
+/// One value of the query that is a number.
+fn number(request: &Request<Incoming>, name: &str) -> Result<Option<u64>, Failure> {
+    let Some(text) = query(request, name) else {
+        return Ok(None);
+    };
+    let number = text.parse();
+    number
+        .map(Some)
+        .map_err(|_| bad_request(format!("{name} is {text:?}, which is no number")))
+}
+
+async fn rollout(path: &str, nonce: Option<String>, door: &Door) -> Result<Answer, Failure> {
     let number = path.trim_start_matches("/rollouts/");
     let id: u64 = number
         .parse()
         .map_err(|_| bad_request(format!("{number:?} is no rollout's number")))?;
-    match ask(door, |reply| Command::Rollout(id, reply)).await? {
-        Some(record) => Ok(json(StatusCode::OK, &record)),
-        None => Err(Failure::new(
-            "NOT_FOUND",
-            format!("rollout {id} is not one that this supervisor remembers"),
-            Exit::Failed,
-            false,
-        )),
-    }
+    let record = ask(door, |reply| Command::Rollout(id, nonce, reply)).await??;
+    Ok(json(StatusCode::OK, &record))
 }
 
-/// The status now, and again whenever it changes (at most every 100 ms), as server-sent events.
-fn events(door: Door) -> Answer {
+/// The status now, and again whenever it changes (at most every 100 ms), as server-sent events; with
+/// `everyMs` also that often. A comment shows that somebody is there when nothing happens.
+fn events(request: &Request<Incoming>, door: Door) -> Result<Answer, Failure> {
+    let every = number(request, "everyMs")?.map(Duration::from_millis);
+    let pause = every.map_or(SIGN_OF_LIFE, |every| every.max(SHORTEST_INTERVAL));
     let first = true;
-    let stream = futures_util::stream::unfold((door, first), |(mut door, first)| async move {
+    let stream = futures_util::stream::unfold((door, first), move |(mut door, first)| async move {
         if !first {
-            door.changes.changed().await.ok()?;
-            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            match tokio::time::timeout(pause, door.changes.changed()).await {
+                Ok(changed) => {
+                    changed.ok()?;
+                    tokio::time::sleep(SHORTEST_INTERVAL).await;
+                }
+                Err(_) if every.is_some() => {}
+                Err(_) => return Some((Bytes::from_static(b":\n\n"), (door, false))),
+            }
         }
         door.changes.borrow_and_update();
         let status = status(&door).await.ok()?;
-        Some((status, (door, false)))
-    })
-    .map(|status| {
         let mut event = b"event: status\ndata: ".to_vec();
         event.extend_from_slice(&json_line(&status));
         event.push(b'\n');
-        Ok::<_, Infallible>(Frame::data(Bytes::from(event)))
-    });
-    streamed("text/event-stream", BodyExt::boxed(StreamBody::new(stream)))
+        Some((Bytes::from(event), (door, false)))
+    })
+    .map(|event| Ok::<_, Infallible>(Frame::data(event)));
+    Ok(streamed(
+        "text/event-stream",
+        BodyExt::boxed(StreamBody::new(stream)),
+    ))
 }
 
 /// Asks the main loop; its end is the end of the supervisor.
@@ -237,7 +305,7 @@ fn not_found(method: &Method, path: &str) -> Failure {
     Failure::new(
         "NOT_FOUND",
         format!(
-            "{method} {path} is not part of the control API; there are GET /status, GET /status/events, POST /rollouts and GET /rollouts/<id>"
+            "{method} {path} is not part of the control API; there are GET /status, GET /status/events, GET /streams, POST /rollouts, GET /rollouts/<id> and POST /drains"
         ),
         Exit::Usage,
         false,

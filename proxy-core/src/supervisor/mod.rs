@@ -9,6 +9,7 @@ mod clerk;
 mod client;
 mod error;
 mod handoff;
+mod held;
 mod link;
 mod listener;
 mod liveness;

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use control::types::{By, Outcome, RolloutRequest};
+use control::types::{By, Outcome, RolloutRecord, RolloutRequest};
 use staging::home::Home;
 use staging::report::{Exit, Failure};
 use staging::version::PackageVersion;
@@ -27,8 +27,14 @@ impl Supervisor {
             Command::Status(reply) => {
                 let _ = reply.send(self.status());
             }
-            Command::Rollout(id, reply) => {
-                let _ = reply.send(self.rollouts.record(id).cloned());
+            Command::Rollout(id, nonce, reply) => {
+                let _ = reply.send(self.rollout(id, nonce.as_deref()));
+            }
+            Command::Streams(generation, reply) => {
+                let _ = reply.send(self.ask_streams(generation));
+            }
+            Command::Drain(request, reply) => {
+                let _ = reply.send(self.drain_now(request));
             }
             Command::Roll(request, reply) => {
                 let lines = self.roll(request).and_then(|id| self.watch(id));
@@ -85,19 +91,24 @@ impl Supervisor {
     }
 
     fn watch(&mut self, id: RolloutId) -> Result<Lines, Failure> {
-        self.rollouts.watch(id).ok_or_else(|| {
-            Failure::new(
-                "NOT_FOUND",
-                format!("rollout {id} is not remembered"),
-                Exit::Failed,
-                false,
-            )
-        })
+        self.rollouts.watch(id).ok_or_else(|| not_remembered(id))
+    }
+
+    /// A rollout as far as it came, for whoever meant this supervisor.
+    fn rollout(&self, id: RolloutId, nonce: Option<&str>) -> Result<RolloutRecord, Failure> {
+        self.check_nonce(nonce)?;
+        let record = self.rollouts.record(id).cloned();
+        record.ok_or_else(|| not_remembered(id))
     }
 
     /// Checks everything that can be checked before a process is started, then begins or joins a rollout.
     fn roll(&mut self, request: RolloutRequest) -> Result<RolloutId, Failure> {
-        self.check_ownership(&request)?;
+        self.check_nonce(request.nonce.as_deref())?;
+        if let Some(id) = (request.key.as_deref()).and_then(|key| self.rollouts.with_key(key)) {
+            // The very same request once more: its first answer was lost on the way.
+            return Ok(id);
+        }
+        self.check_selection(&request)?;
         let version = match &request.version {
             Some(text) => text.parse::<PackageVersion>()?,
             None => self.machine.desired().version.clone(),
@@ -140,13 +151,9 @@ impl Supervisor {
         }
     }
 
-    /// The caller saw this supervisor and this selection, or does not care.
-    fn check_ownership(&self, request: &RolloutRequest) -> Result<(), Failure> {
-        if request
-            .nonce
-            .as_ref()
-            .is_some_and(|nonce| *nonce != self.identity.nonce)
-        {
+    /// The caller saw this supervisor, or does not care.
+    fn check_nonce(&self, nonce: Option<&str>) -> Result<(), Failure> {
+        if nonce.is_some_and(|nonce| nonce != self.identity.nonce) {
             return Err(Failure::new(
                 "OWNERSHIP_CHANGED",
                 "another supervisor was meant: this one started later; nothing was changed, look at the status and ask again",
@@ -154,6 +161,11 @@ impl Supervisor {
                 true,
             ));
         }
+        Ok(())
+    }
+
+    /// The caller saw this selection, or does not care.
+    fn check_selection(&self, request: &RolloutRequest) -> Result<(), Failure> {
         // Selection and marks are about to change: what the caller saw, or what a job would be refused
         // for, is not decided yet.
         if (request.serial.is_some() || request.by == By::Job)
@@ -240,6 +252,15 @@ impl Supervisor {
             }));
         rollout
     }
+}
+
+fn not_remembered(id: RolloutId) -> Failure {
+    Failure::new(
+        "NOT_FOUND",
+        format!("rollout {id} is not one that this supervisor remembers"),
+        Exit::Failed,
+        false,
+    )
 }
 
 /// A job never tries a version again that a rollout proved bad; a person may.

@@ -18,6 +18,8 @@ pub type Lines = mpsc::UnboundedReceiver<Line>;
 struct Entry {
     record: RolloutRecord,
     request: RolloutRequest,
+    /// The keys of the requests that joined.
+    joined: Vec<String>,
     /// What whoever asked should know about a verdict of `kept`.
     note: Option<String>,
     waiting: Vec<mpsc::UnboundedSender<Line>>,
@@ -47,6 +49,7 @@ impl Rollouts {
             Entry {
                 record,
                 request,
+                joined: Vec::new(),
                 note: None,
                 waiting: Vec::new(),
             },
@@ -142,9 +145,20 @@ impl Rollouts {
         };
         entry.request.pin = request.pin.or(entry.request.pin);
         entry.request.clear_known_bad |= request.clear_known_bad;
+        entry.joined.extend(request.key.clone());
         if request.by == By::Person {
             entry.request.by = By::Person;
         }
+    }
+
+    /// The rollout that this very request began or joined.
+    pub fn with_key(&self, key: &str) -> Option<RolloutId> {
+        let has = |entry: &Entry| {
+            entry.request.key.as_deref() == Some(key)
+                || entry.joined.iter().any(|joined| joined == key)
+        };
+        let found = self.entries.iter().find(|(_, entry)| has(entry));
+        found.map(|(id, _)| *id)
     }
 
     /// By number.

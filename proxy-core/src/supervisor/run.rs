@@ -23,6 +23,7 @@ use super::api::{self, Command, Door};
 use super::clerk::{Clerk, Filed};
 use super::error::SupervisorError;
 use super::handoff::DEATH_FOLLOWS;
+use super::held::{Confirmations, Inquiries};
 use super::link::Heard;
 use super::listener::{ListenError, Listener};
 use super::origin::Origin;
@@ -167,6 +168,8 @@ impl Supervisor {
             rollouts: Rollouts::default(),
             dropped_messages: 0,
             last_failure: None,
+            inquiries: Inquiries::default(),
+            confirmations: Confirmations::default(),
             clerk,
             retry_at: None,
             socket_budget: socket_budget(),

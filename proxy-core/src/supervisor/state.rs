@@ -17,6 +17,7 @@ use crate::config::ListenAddress;
 use super::api::Command;
 use super::clerk::{Clerk, Filed};
 use super::client::Client;
+use super::held::{Confirmations, Inquiries};
 use super::link::Link;
 use super::listener::Listener;
 use super::origin::Origin;
@@ -61,6 +62,8 @@ pub(super) struct Supervisor {
     /// Channel messages that were dropped.
     pub(super) dropped_messages: u64,
     pub(super) last_failure: Option<LastFailure>,
+    pub(super) inquiries: Inquiries,
+    pub(super) confirmations: Confirmations,
     pub(super) clerk: Clerk,
     pub(super) retry_at: Option<Moment>,
     /// How many clients' descriptors this process may hold at a time.

@@ -53,7 +53,7 @@ impl Supervisor {
         }
     }
 
-    fn rolling(&self) -> Rolling {
+    pub(super) fn rolling(&self) -> Rolling {
         let machine = &self.machine;
         let counters = self.board.counters();
         Rolling {

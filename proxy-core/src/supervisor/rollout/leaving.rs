@@ -133,6 +133,27 @@ impl Machine {
         });
     }
 
+    /// Ends a draining generation before its deadline: what it still serves is cut. Says whether it drains.
+    pub fn end_drain(
+        &mut self,
+        now: Moment,
+        generation: Generation,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
+        let kill_at = now + self.settings.kill_grace;
+        let Some(leaving) = self
+            .leaving
+            .iter_mut()
+            .find(|leaving| leaving.drains && leaving.worker.generation == generation)
+        else {
+            return false;
+        };
+        leaving.shutdown_at = None;
+        leaving.kill_at = Some(leaving.kill_at.map_or(kill_at, |at| at.min(kill_at)));
+        effects.push(Effect::Shutdown(generation));
+        true
+    }
+
     /// Ends a worker that serves nobody.
     pub(super) fn end(&mut self, now: Moment, mut worker: Worker, effects: &mut Vec<Effect>) {
         worker.since = now;
