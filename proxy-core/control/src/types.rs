@@ -289,6 +289,8 @@ pub enum By {
     Recovery,
     /// The supervisor at its start, because a version was pending.
     Pending,
+    /// The supervisor, because another version was selected.
+    Selection,
 }
 
 /// The body of `POST /rollouts`.
