@@ -106,3 +106,50 @@ pub fn watch<T: Steady>(descriptor: T) -> std::io::Result<AsyncFd<T>> {
     // only when it is dropped, which the `AsyncFd` that takes it does after it has deregistered it.
     unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) }.map_err(Into::into)
 }
+
+/// What the kernel counted on a TCP connection (`TCP_INFO`), as far as we ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TcpCounts {
+    /// The state, as `include/net/tcp_states.h` numbers it.
+    pub state: u8,
+    /// Bytes received in order; a FIN counts as one.
+    pub received: u64,
+    /// Bytes written: sent at least once, or waiting to be.
+    pub written: u64,
+}
+
+/// `TCP_INFO` of a connection; nothing for what is no TCP socket, or on a kernel that does not count (before 4.19).
+///
+/// Neither rustix nor nix has these fields: the layout is that of `struct tcp_info` in `include/uapi/linux/tcp.h`,
+/// which only ever grows at its end.
+pub fn tcp_counts(socket: BorrowedFd<'_>) -> Option<TcpCounts> {
+    use nix::libc;
+    const LENGTH: usize = 216;
+    let mut info = [0_u8; LENGTH];
+    let mut length = libc::socklen_t::try_from(LENGTH).ok()?;
+    // SAFETY: the pointer and the length describe `info`, which outlives the call; the kernel writes at
+    // most `length` bytes and says how many.
+    let answer = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if answer != 0 || usize::try_from(length).ok()? < LENGTH {
+        return None;
+    }
+    let u32_at = |at: usize| Some(u32::from_ne_bytes(info.get(at..at + 4)?.try_into().ok()?));
+    let u64_at = |at: usize| Some(u64::from_ne_bytes(info.get(at..at + 8)?.try_into().ok()?));
+    let (received, not_sent) = (u64_at(128)?, u32_at(144)?);
+    let (sent, sent_again) = (u64_at(200)?, u64_at(208)?);
+    Some(TcpCounts {
+        state: info[0],
+        received,
+        written: sent
+            .saturating_sub(sent_again)
+            .saturating_add(u64::from(not_sent)),
+    })
+}

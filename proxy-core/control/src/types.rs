@@ -86,6 +86,9 @@ pub struct Rolling {
     /// Transfers that were not answered.
     #[serde(default)]
     pub failed_transfers: u64,
+    /// Sockets that a worker died with and that cannot be proven untouched: closed.
+    #[serde(default)]
+    pub closed_sockets: u64,
     /// Idle connections that came back from a worker.
     #[serde(default)]
     pub returned_sockets: u64,

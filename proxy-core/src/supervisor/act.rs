@@ -15,7 +15,6 @@ use super::record::shortened;
 use super::rollout::{Conclusion, Effect, Event, Generation, Target};
 use super::run::settings;
 use super::state::Supervisor;
-use super::transfer::Transfers;
 
 /// Sockets that may be on their way to one worker at a time.
 const CREDITS: usize = 64;
@@ -124,18 +123,19 @@ impl Supervisor {
         })
         .map_err(|error| format!("{}: {error}", executable.display()))?;
         let rollout = &snapshot.config.rollout;
+        self.board
+            .open(generation, CREDITS, rollout.transfer_timeout);
         Ok(Link::new(
             generation,
             process,
             Channel::new(ours).map_err(said("cannot watch the channel"))?,
-            Transfers::new(CREDITS, rollout.transfer_timeout),
             Liveness::new(rollout.ping_interval, rollout.ping_timeout),
         ))
     }
 
     /// What a worker said takes effect.
     pub(super) fn hear(&mut self, generation: Generation, heard: Heard) {
-        self.counters.dropped_messages += heard.dropped;
+        self.dropped_messages += heard.dropped;
         for (message, descriptor) in heard.messages {
             self.hear_one(generation, message, descriptor);
         }
@@ -204,10 +204,11 @@ impl Supervisor {
     /// A worker ended: first everything it still said, then the sockets it never owned, then the machine.
     pub(super) fn bury(&mut self, generation: Generation, how: String) {
         self.hear_rest(generation);
-        let Some(mut link) = self.links.remove(&generation) else {
+        let Some(link) = self.links.remove(&generation) else {
             return;
         };
-        self.take_back(link.transfers.settle());
+        self.settle_lost(generation);
+        self.board.close(generation);
         let how = match link.load.exchanges {
             0 => how,
             lost => format!("{how}; requests in flight that were lost with it: {lost}"),
@@ -246,7 +247,7 @@ impl Supervisor {
             self.config = snapshot.clone();
             let rollout = &snapshot.config.rollout;
             self.machine.configure(settings(rollout));
-            self.queue
+            self.board
                 .configure(rollout.queue_limit, rollout.queue_timeout);
         }
         if conclusion.verdict == Outcome::Kept && conclusion.note.is_none() {

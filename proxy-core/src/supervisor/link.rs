@@ -1,25 +1,19 @@
-//! One worker as the supervisor holds it: its process, its channel, and the sockets on their way to it.
+//! One worker as the supervisor holds it: its process and its channel.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use crate::channel::{
-    Addressee, Channel, Datagram, SendFailure, ToSupervisor, ToWorker, decode, encode,
+    Addressee, Channel, Datagram, Id, SendFailure, ToSupervisor, ToWorker, decode, encode,
 };
 use crate::clock::Moment;
 
 use super::liveness::Liveness;
 use super::process::Process;
-use super::queue::Waiting;
 use super::rollout::Generation;
-use super::transfer::Transfers;
 
 /// Messages handled before anything else gets a turn.
 const MESSAGES_A_TURN: usize = 256;
-
-/// How long a worker that refused a socket gets no other; doubled up to 256 ms while it goes on.
-const FIRST_PAUSE: Duration = Duration::from_millis(2);
 
 /// What a worker last said it has in hand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -30,34 +24,19 @@ pub struct Load {
     pub exchanges: u64,
 }
 
-/// What came of offering a socket.
-pub enum Offered {
-    /// It is on its way.
-    Yes,
-    /// Not now; here it is back.
-    NotNow(Waiting<OwnedFd>),
-}
-
 /// A worker process.
 pub struct Link {
     /// Its number.
     pub generation: Generation,
     /// Its process.
     pub process: Process,
-    /// The sockets on their way to it.
-    pub transfers: Transfers<OwnedFd>,
     /// Its pings.
     pub liveness: Liveness,
     /// What it has in hand.
     pub load: Load,
-    /// It left a transfer unanswered: it gets no more offers.
-    pub stalled: bool,
     /// When its channel ended. The kernel closes a dying process's channel a moment before its pidfd
     /// tells, so the end of a channel is believed to be all there is only after a while.
     pub closed_at: Option<Moment>,
-    /// It refused a socket: until when it gets no other, and how often in a row that was so.
-    pub pause: Option<Moment>,
-    refusals: u32,
     channel: Option<Channel>,
     outbox: VecDeque<Vec<u8>>,
 }
@@ -79,19 +58,14 @@ impl Link {
         generation: Generation,
         process: Process,
         channel: Channel,
-        transfers: Transfers<OwnedFd>,
         liveness: Liveness,
     ) -> Self {
         Self {
             generation,
             process,
-            transfers,
             liveness,
             load: Load::default(),
-            stalled: false,
             closed_at: None,
-            pause: None,
-            refusals: 0,
             channel: Some(channel),
             outbox: VecDeque::new(),
         }
@@ -127,46 +101,20 @@ impl Link {
         false
     }
 
-    /// It refused a socket: the next one waits a little, longer each time.
-    pub fn refused(&mut self, now: Moment) {
-        if self.pause.is_none() {
-            let wait = FIRST_PAUSE * 2_u32.pow(self.refusals.min(7));
-            self.pause = Some(now + wait);
-            self.refusals += 1;
-        }
+    /// Whether the worker can be sent a socket now: nothing waits before it.
+    pub fn is_open(&self) -> bool {
+        self.channel.is_some() && self.outbox.is_empty()
     }
 
-    /// It took a socket: it may have the next at once.
-    pub fn took(&mut self) {
-        self.pause = None;
-        self.refusals = 0;
-    }
-
-    /// Whether a socket may be offered now.
-    pub fn takes_offers(&self) -> bool {
-        !self.stalled
-            && self.pause.is_none()
-            && self.channel.is_some()
-            && self.outbox.is_empty()
-            && self.transfers.has_credit()
-    }
-
-    /// Offers a socket; the supervisor's copy stays in `transfers` until it is owned.
-    pub fn offer(&mut self, now: Moment, waiting: Waiting<OwnedFd>) -> Offered {
-        let message = ToWorker::Socket {
-            id: self.transfers.next_id(),
-        };
-        let bytes = encode(&message, self.addressee());
-        let sent = match &self.channel {
-            Some(channel) => channel.try_send(&bytes, Some(waiting.socket.as_fd())),
+    /// Sends a socket under this id; the supervisor keeps its copy.
+    ///
+    /// # Errors
+    /// When it could not be sent now.
+    pub fn offer(&self, id: Id, socket: BorrowedFd<'_>) -> Result<(), SendFailure> {
+        let bytes = encode(&ToWorker::Socket { id }, self.addressee());
+        match &self.channel {
+            Some(channel) => channel.try_send(&bytes, Some(socket)),
             None => Err(SendFailure::Closed),
-        };
-        match sent {
-            Ok(()) => {
-                self.transfers.offered(now, waiting);
-                Offered::Yes
-            }
-            Err(_) => Offered::NotNow(waiting),
         }
     }
 

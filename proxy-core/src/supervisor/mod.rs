@@ -6,7 +6,7 @@
 mod act;
 mod api;
 mod clerk;
-
+mod client;
 mod error;
 mod handoff;
 mod link;
@@ -24,6 +24,7 @@ mod signals;
 mod snapshot;
 mod state;
 mod status;
+mod switchboard;
 mod transfer;
 
 pub use error::SupervisorError;

@@ -26,12 +26,12 @@ use super::handoff::DEATH_FOLLOWS;
 use super::link::Heard;
 use super::listener::{ListenError, Listener};
 use super::origin::Origin;
-use super::queue::Queue;
 use super::rollout::{Generation, Machine, Settings, Target};
 use super::rollouts::Rollouts;
 use super::signals::{Blocked, Said};
 use super::snapshot::Snapshot;
-use super::state::{Counters, Supervisor};
+use super::state::Supervisor;
+use super::switchboard::Switchboard;
 
 /// Connections taken from one listener before anything else gets a turn.
 const ACCEPTS_A_TURN: usize = 64;
@@ -146,7 +146,7 @@ impl Supervisor {
             "the supervisor runs"
         );
         Ok(Self {
-            queue: Queue::new(
+            board: Switchboard::new(
                 config.config.rollout.queue_limit,
                 config.config.rollout.queue_timeout,
             ),
@@ -165,7 +165,7 @@ impl Supervisor {
             listeners,
             addresses,
             rollouts: Rollouts::default(),
-            counters: Counters::default(),
+            dropped_messages: 0,
             last_failure: None,
             clerk,
             retry_at: None,
@@ -223,6 +223,7 @@ impl Supervisor {
         self.tick(now);
         self.carry_out();
         self.offer_waiting(now);
+        self.credit_returns();
         self.turn_away(now);
         self.carry_out();
         self.publish();
@@ -301,21 +302,17 @@ impl Supervisor {
 
     fn next_deadline(&self) -> Option<Moment> {
         let links = self.links.values().flat_map(|link| {
-            let answer = if link.stalled {
-                None
-            } else {
-                link.transfers.next_deadline()
-            };
             let closed = link.closed_at.map(|at| at + DEATH_FOLLOWS);
-            [answer, closed, link.pause, link.liveness.next_deadline()]
+            [closed, link.liveness.next_deadline()]
         });
         let turn_away = match self.machine.active() {
             Some(_) => None,
-            None => self.queue.next_deadline(),
+            None => self.board.next_expiry(),
         };
         links
             .chain([
                 self.machine.next_deadline(),
+                self.board.next_deadline(),
                 turn_away,
                 self.retry_at,
                 self.accept_again_at,

@@ -1,7 +1,6 @@
 //! What a supervisor holds. `run` waits for it all; `act`, `handoff`, `requests` and `status` are its hands.
 
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::rc::Rc;
 
@@ -16,27 +15,15 @@ use crate::config::ListenAddress;
 
 use super::api::Command;
 use super::clerk::{Clerk, Filed};
+use super::client::Client;
 use super::link::Link;
 use super::listener::Listener;
 use super::origin::Origin;
-use super::queue::Queue;
 use super::rollout::{Effect, Event, Generation, Machine};
 use super::rollouts::Rollouts;
 use super::signals::Signals;
 use super::snapshot::Snapshot;
-
-/// Counts since the supervisor started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Counters {
-    /// Sockets closed because the queue was full or their time in it was over.
-    pub rejected_sockets: u64,
-    /// Transfers that a worker did not complete; the sockets were offered to the next one.
-    pub failed_transfers: u64,
-    /// Idle connections that came back from a worker.
-    pub returned_sockets: u64,
-    /// Channel messages that were dropped.
-    pub dropped_messages: u64,
-}
+use super::switchboard::Switchboard;
 
 /// Everything one supervisor holds.
 pub(super) struct Supervisor {
@@ -54,13 +41,14 @@ pub(super) struct Supervisor {
     pub(super) machine: Machine,
     pub(super) effects: Vec<Effect>,
     pub(super) links: BTreeMap<Generation, Link>,
-    pub(super) queue: Queue<OwnedFd>,
+    pub(super) board: Switchboard<Client>,
     pub(super) listeners: Vec<Listener>,
     pub(super) addresses: Vec<String>,
     /// What the listeners were asked for.
     pub(super) bound: Vec<ListenAddress>,
     pub(super) rollouts: Rollouts,
-    pub(super) counters: Counters,
+    /// Channel messages that were dropped.
+    pub(super) dropped_messages: u64,
     pub(super) last_failure: Option<String>,
     pub(super) clerk: Clerk,
     pub(super) retry_at: Option<Moment>,

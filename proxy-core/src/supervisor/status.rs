@@ -53,6 +53,7 @@ impl Supervisor {
 
     fn rolling(&self) -> Rolling {
         let machine = &self.machine;
+        let counters = self.board.counters();
         Rolling {
             generation: machine.active().map(|active| active.generation),
             active: machine.active().map(|worker| self.place(worker)),
@@ -62,16 +63,13 @@ impl Supervisor {
                 .draining()
                 .map(|worker| self.place(worker))
                 .collect(),
-            queued_sockets: self.queue.len() as u64,
-            pending_transfers: self
-                .links
-                .values()
-                .map(|link| link.transfers.len() as u64)
-                .sum(),
-            rejected_sockets: self.counters.rejected_sockets,
-            failed_transfers: self.counters.failed_transfers,
-            returned_sockets: self.counters.returned_sockets,
-            dropped_messages: self.counters.dropped_messages,
+            queued_sockets: self.board.queued() as u64,
+            pending_transfers: self.board.on_their_way() as u64,
+            rejected_sockets: counters.rejected_sockets,
+            failed_transfers: counters.failed_transfers,
+            closed_sockets: counters.closed_sockets,
+            returned_sockets: counters.returned_sockets,
+            dropped_messages: self.dropped_messages,
             last_failure: self.last_failure.clone(),
             last_rollout: self.rollouts.latest().cloned(),
         }
@@ -125,7 +123,8 @@ impl Supervisor {
             machine.candidate().map(|c| c.generation),
         )
             .hash(&mut hasher);
-        self.counters.hash(&mut hasher);
+        self.board.counters().hash(&mut hasher);
+        self.dropped_messages.hash(&mut hasher);
         self.last_failure.hash(&mut hasher);
         self.rollouts
             .latest()

@@ -178,10 +178,3 @@ fn bound_address(socket: &OwnedFd) -> Option<ListenAddress> {
     }
     SocketAddr::try_from(name).ok().map(ListenAddress::Tcp)
 }
-
-/// Closes a connection so that the client sees a reset, not an end it could take for an answer.
-pub fn reset(socket: OwnedFd) {
-    // Fails only for sockets that know no linger (a Unix socket): closing is all there is then.
-    let _ = sockopt::set_socket_linger(&socket, Some(std::time::Duration::ZERO));
-    drop(socket);
-}
