@@ -16,7 +16,8 @@ use super::{Config, ConfigError, ListenAddress, Rollout, Route, Server, Upstream
 pub const LISTEN_VARIABLE: &str = "ROLLPROXY_LISTEN";
 
 const LISTEN_ALLOWED: &str = "a list of addresses, each an IP address and a port or a Unix socket, for example [\"127.0.0.1:8787\", \"[::1]:8787\", \"unix:/run/rollproxy.sock\"]";
-const MODE_ALLOWED: &str = "the permissions of the Unix sockets in octal, from \"0000\" to \"0777\", for example \"0660\"";
+const MODE_ALLOWED: &str =
+    "the permissions of the Unix sockets in octal, from \"0000\" to \"0777\", for example \"0660\"";
 const URL_ALLOWED: &str = "an http:// or https:// address without user, password, query or fragment, for example \"https://api.anthropic.com\"";
 const PATH_ALLOWED: &str =
     "a path that starts with /, with * only as its last character, for example \"/v1/messages*\"";

@@ -180,7 +180,12 @@ fn the_environment_replaces_the_listeners() {
     let env = |value: &'static str| {
         move |name: &str| (name == LISTEN_VARIABLE).then(|| OsString::from(value))
     };
-    let loaded = parse(configs::FULL, "x", &env("127.0.0.1:0, [::1]:0, unix:/a.sock")).unwrap();
+    let loaded = parse(
+        configs::FULL,
+        "x",
+        &env("127.0.0.1:0, [::1]:0, unix:/a.sock"),
+    )
+    .unwrap();
     let listen: Vec<String> = loaded
         .config
         .server

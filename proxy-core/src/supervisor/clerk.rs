@@ -1,10 +1,12 @@
 //! The thread that writes. The main loop never waits for a disk: it hands papers over and hears when they are filed.
 
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use control::types::{RolloutRequest, Status, Verdict};
 use staging::home::Home;
+use staging::locks::SupervisorLock;
+use staging::ownership::SupervisorRecord;
 use staging::version::PackageVersion;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -19,6 +21,8 @@ pub enum Paper {
     Proven(Target),
     /// The status, for `status` without a supervisor and for the workers' `/status`.
     Snapshot(Box<Status>),
+    /// Who supervises: written beside the lock by who holds it.
+    Announcement(Arc<SupervisorLock>, Box<SupervisorRecord>),
 }
 
 /// What was written.
@@ -86,6 +90,12 @@ fn work(home: &Home, papers: &mpsc::Receiver<Paper>, filed: &UnboundedSender<Fil
                         Filed::Proven { pending: None }
                     }
                 },
+                Paper::Announcement(lock, record) => {
+                    if let Err(error) = lock.announce(home, &record) {
+                        tracing::warn!("{error}");
+                    }
+                    continue;
+                }
                 Paper::Snapshot(status) => {
                     snapshot = Some(status);
                     continue;

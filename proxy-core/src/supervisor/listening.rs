@@ -1,13 +1,18 @@
 //! Which addresses are listened on follows the rollouts: bound at the request, accepted from once the new generation takes
 //! sockets, closed when another configuration is kept.
 
-use staging::locks::SupervisorLock;
-use staging::ownership::SupervisorRecord;
+use staging::ownership::{ProcessIdentity, SupervisorRecord};
 use staging::report::Failure;
 
 use control::types::Outcome;
 
-use super::listener::{Listener, Prepared};
+use crate::clock::Moment;
+use crate::config::Server;
+
+use super::clerk::Paper;
+use super::client::Client;
+use super::listener::{ListenError, Listener, Listeners, Prepared};
+use super::origin::Origin;
 use super::rollout::{Conclusion, RolloutId};
 use super::snapshot::Snapshot;
 use super::state::Supervisor;
@@ -55,7 +60,10 @@ impl Supervisor {
     fn receive_rest(&mut self, listener: &Listener) {
         loop {
             match listener.accept_now() {
-                Ok(Some(socket)) => self.receive(socket),
+                Ok(Some(socket)) => {
+                    let client = Client::accepted(socket);
+                    self.board.arrived_last(Moment::now(), client);
+                }
                 Ok(None) => return,
                 Err(error) => {
                     tracing::warn!(%error, address = %listener.address(), "cannot accept what still waits; it is reset");
@@ -69,6 +77,30 @@ impl Supervisor {
     fn announce_listeners(&mut self) {
         let addresses = self.listeners.addresses();
         tracing::info!(listen = addresses.join(", "), "listens");
-        todo!()
+        let record = record(&self.identity, &self.origin, addresses, self.since);
+        self.clerk
+            .file(Paper::Announcement(self.lock.clone(), Box::new(record)));
+    }
+}
+
+/// Everything that `server` asks for.
+pub(super) fn open_listeners(server: &Server) -> Result<Listeners, ListenError> {
+    Listeners::open(&server.listen, server.unix_mode, Vec::new())
+}
+
+/// What `run/supervisor.json` says.
+pub(super) fn record(
+    identity: &ProcessIdentity,
+    origin: &Origin,
+    listeners: Vec<String>,
+    since: jiff::Timestamp,
+) -> SupervisorRecord {
+    SupervisorRecord {
+        schema: 1,
+        identity: identity.clone(),
+        version: origin.version.clone(),
+        executable: origin.executable.clone(),
+        listeners,
+        since,
     }
 }

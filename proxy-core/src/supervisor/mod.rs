@@ -11,6 +11,7 @@ mod error;
 mod handoff;
 mod link;
 mod listener;
+mod listening;
 mod liveness;
 mod origin;
 mod process;

@@ -62,7 +62,7 @@ impl Listeners {
         for (at, entry) in keep {
             all.held[at].listener.named.asked = Some(entry);
         }
-        for listener in bind_all(&bind, mode, all.held.is_empty())? {
+        for listener in bind_all(&bind, mode, &all.held, all.held.is_empty())? {
             all.held.push(Held {
                 listener,
                 accepts: true,
@@ -97,7 +97,10 @@ impl Listeners {
 
     /// What has to be carried through an exec; complete only while no rollout is under way.
     pub fn carried(&self) -> (&[ListenAddress], Vec<(BorrowedFd<'_>, &Named)>) {
-        let sockets = self.held.iter().map(|held| (held.listener.as_fd(), held.listener.named()));
+        let sockets = self
+            .held
+            .iter()
+            .map(|held| (held.listener.as_fd(), held.listener.named()));
         (&self.kept, sockets.collect())
     }
 
@@ -119,9 +122,13 @@ impl Listeners {
     /// Those that were given, and that the configuration does not name.
     pub fn beside(&self) -> impl Iterator<Item = &Listener> {
         let beside = |named: &Named| {
-            named.asked.as_ref().is_none_or(|asked| !self.kept.contains(asked))
+            named
+                .asked
+                .as_ref()
+                .is_none_or(|asked| !self.kept.contains(asked))
         };
-        self.accepting().filter(move |listener| beside(listener.named()))
+        self.accepting()
+            .filter(move |listener| beside(listener.named()))
     }
 
     /// Binds what is wanted and not there yet. Nothing is accepted from it.
@@ -131,7 +138,7 @@ impl Listeners {
     pub fn prepare(&self, wanted: &[ListenAddress], mode: u32) -> Result<Prepared, ListenError> {
         let change = plan_change(&self.named(), wanted);
         Ok(Prepared {
-            bound: bind_all(&change.bind, mode, change.keep.is_empty())?,
+            bound: bind_all(&change.bind, mode, &self.held, change.keep.is_empty())?,
             wanted: wanted.to_vec(),
         })
     }
@@ -157,7 +164,8 @@ impl Listeners {
             wish.activated |= wish.rollout == rollout;
         }
         let before = self.accepting().count();
-        for (held, what_for) in self.held.iter_mut().zip(self.uses()) {
+        let uses = self.uses();
+        for (held, what_for) in self.held.iter_mut().zip(uses) {
             held.accepts = what_for == Use::Accept;
         }
         self.accepting().count() != before
@@ -210,12 +218,14 @@ impl Listeners {
 fn bind_all(
     wanted: &[ListenAddress],
     mode: u32,
+    held: &[Held],
     is_all: bool,
 ) -> Result<Vec<Listener>, ListenError> {
+    let ours: Vec<&Listener> = held.iter().map(|held| &held.listener).collect();
     let mut bound = Vec::new();
     let mut left_out = None;
     for address in wanted {
-        match Listener::bind(address, mode) {
+        match Listener::bind(address, mode, &ours) {
             Ok(listener) => bound.push(listener),
             Err(error @ ListenError::NoSuchAddress(..)) if is_loopback(address) => {
                 left_out = Some(error);

@@ -20,7 +20,7 @@ use crate::descriptors::watch;
 
 pub use all::{Listeners, Prepared};
 pub use error::ListenError;
-pub use plan::{Change, Named, plan_change};
+pub use plan::Named;
 
 /// Connections the kernel may hold before we accept them.
 const BACKLOG: i32 = 4096;
@@ -35,13 +35,14 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Binds and listens; `mode` is for the file of a Unix socket.
+    /// Binds and listens; `mode` is for the file of a Unix socket. It may overlap with the addresses of `ours`, as
+    /// 0.0.0.0 does with 127.0.0.1, but be none of them.
     ///
     /// # Errors
     /// Naming the address and what to do.
-    pub fn bind(asked: &ListenAddress, mode: u32) -> Result<Self, ListenError> {
+    pub fn bind(asked: &ListenAddress, mode: u32, ours: &[&Listener]) -> Result<Self, ListenError> {
         let (socket, file) = match asked {
-            ListenAddress::Tcp(address) => (tcp::bind(*address)?, None),
+            ListenAddress::Tcp(address) => (tcp::bind(*address, ours)?, None),
             ListenAddress::Unix(path) => {
                 let (socket, file) = unix::bind(path, mode)?;
                 (socket, Some(file))

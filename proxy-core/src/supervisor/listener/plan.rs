@@ -42,7 +42,8 @@ pub fn plan_change(current: &[Named], wanted: &[ListenAddress]) -> Change {
     for fits in rules {
         for slot in &mut left {
             let Some(entry) = *slot else { continue };
-            let free = (0..current.len()).find(|at| serves[*at].is_none() && fits(&current[*at], entry));
+            let free =
+                (0..current.len()).find(|at| serves[*at].is_none() && fits(&current[*at], entry));
             if let Some(at) = free {
                 serves[at] = Some(entry);
                 *slot = None;
@@ -161,13 +162,62 @@ mod tests {
             &'static [usize],
         );
         let cases: &[Case] = &[
-            ("nothing changes", &["1.1.1.1:1"], &["1.1.1.1:1"], &[], &[0], &[]),
-            ("the first start", &[], &["1.1.1.1:1", "unix:/a"], &["1.1.1.1:1", "unix:/a"], &[], &[]),
-            ("one added", &["1.1.1.1:1"], &["1.1.1.1:1", "[::1]:1"], &["[::1]:1"], &[0], &[]),
-            ("one removed", &["1.1.1.1:1", "unix:/a"], &["1.1.1.1:1"], &[], &[0], &[1]),
-            ("all others", &["1.1.1.1:1"], &["unix:/a"], &["unix:/a"], &[], &[0]),
-            ("another order", &["1.1.1.1:1", "unix:/a"], &["unix:/a", "1.1.1.1:1"], &[], &[0, 1], &[]),
-            ("a free port stays", &["1.1.1.1:0>1.1.1.1:40000"], &["1.1.1.1:0"], &[], &[0], &[]),
+            (
+                "nothing changes",
+                &["1.1.1.1:1"],
+                &["1.1.1.1:1"],
+                &[],
+                &[0],
+                &[],
+            ),
+            (
+                "the first start",
+                &[],
+                &["1.1.1.1:1", "unix:/a"],
+                &["1.1.1.1:1", "unix:/a"],
+                &[],
+                &[],
+            ),
+            (
+                "one added",
+                &["1.1.1.1:1"],
+                &["1.1.1.1:1", "[::1]:1"],
+                &["[::1]:1"],
+                &[0],
+                &[],
+            ),
+            (
+                "one removed",
+                &["1.1.1.1:1", "unix:/a"],
+                &["1.1.1.1:1"],
+                &[],
+                &[0],
+                &[1],
+            ),
+            (
+                "all others",
+                &["1.1.1.1:1"],
+                &["unix:/a"],
+                &["unix:/a"],
+                &[],
+                &[0],
+            ),
+            (
+                "another order",
+                &["1.1.1.1:1", "unix:/a"],
+                &["unix:/a", "1.1.1.1:1"],
+                &[],
+                &[0, 1],
+                &[],
+            ),
+            (
+                "a free port stays",
+                &["1.1.1.1:0>1.1.1.1:40000"],
+                &["1.1.1.1:0"],
+                &[],
+                &[0],
+                &[],
+            ),
             (
                 "a second free port",
                 &["1.1.1.1:0>1.1.1.1:40000"],
@@ -208,10 +258,38 @@ mod tests {
                 &[],
                 &[0],
             ),
-            ("given, and wanted", &[">1.1.1.1:1"], &["1.1.1.1:1"], &[], &[0], &[]),
-            ("given, and any port wanted", &[">1.1.1.1:1"], &["1.1.1.1:0"], &[], &[0], &[]),
-            ("given of another family", &[">[::1]:1"], &["1.1.1.1:0"], &["1.1.1.1:0"], &[], &[]),
-            ("given beside", &[">1.1.1.1:1", "unix:/a"], &["unix:/a"], &[], &[1], &[]),
+            (
+                "given, and wanted",
+                &[">1.1.1.1:1"],
+                &["1.1.1.1:1"],
+                &[],
+                &[0],
+                &[],
+            ),
+            (
+                "given, and any port wanted",
+                &[">1.1.1.1:1"],
+                &["1.1.1.1:0"],
+                &[],
+                &[0],
+                &[],
+            ),
+            (
+                "given of another family",
+                &[">[::1]:1"],
+                &["1.1.1.1:0"],
+                &["1.1.1.1:0"],
+                &[],
+                &[],
+            ),
+            (
+                "given beside",
+                &[">1.1.1.1:1", "unix:/a"],
+                &["unix:/a"],
+                &[],
+                &[1],
+                &[],
+            ),
             (
                 "given, by number before any port",
                 &[">1.1.1.1:1", ">1.1.1.1:2"],
@@ -220,7 +298,14 @@ mod tests {
                 &[0, 1],
                 &[],
             ),
-            ("nothing is wanted", &["1.1.1.1:1", ">unix:/a"], &[], &[], &[], &[0]),
+            (
+                "nothing is wanted",
+                &["1.1.1.1:1", ">unix:/a"],
+                &[],
+                &[],
+                &[],
+                &[0],
+            ),
         ];
         for (what, current, wanted, bind, keep, close) in cases {
             let change = plan_change(&named(current), &addresses(wanted));
@@ -235,10 +320,7 @@ mod tests {
     fn what_is_kept_says_which_entry_it_serves() {
         let current = named(&[">1.1.1.1:1", ">1.1.1.1:2"]);
         let keep = plan_change(&current, &addresses(&["1.1.1.1:0", "1.1.1.1:1"])).keep;
-        assert_eq!(
-            keep,
-            [(0, address("1.1.1.1:1")), (1, address("1.1.1.1:0"))]
-        );
+        assert_eq!(keep, [(0, address("1.1.1.1:1")), (1, address("1.1.1.1:0"))]);
     }
 
     fn wish(rollout: RolloutId, wanted: &[&str], activated: bool) -> Wish {

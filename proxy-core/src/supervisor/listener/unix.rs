@@ -56,7 +56,9 @@ pub(super) fn bind(path: &Path, mode: u32) -> Result<(OwnedFd, SocketFile), List
         bound => bound.map_err(|error| failed(error.into()))?,
     }
     let file = SocketFile::at(path).ok_or_else(|| {
-        failed(std::io::Error::other("its file went away while it was made"))
+        failed(std::io::Error::other(
+            "its file went away while it was made",
+        ))
     })?;
     let ready = std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
         .and_then(|()| Ok(rustix::net::listen(&socket, BACKLOG)?));
