@@ -73,6 +73,9 @@ impl Supervisor {
                 version,
             } => {
                 tracing::info!(rollout, generation, step);
+                if step == "activated" {
+                    self.listeners_open(rollout);
+                }
                 self.rollouts.step(rollout, step, generation, version);
             }
             Effect::Conclude(conclusion) => self.conclude(conclusion),
@@ -280,6 +283,7 @@ impl Supervisor {
             self.board
                 .configure(rollout.queue_limit, rollout.queue_timeout);
         }
+        self.listeners_follow(&conclusion);
         if conclusion.verdict == Outcome::Kept && conclusion.note.is_none() {
             conclusion.note = self.rollouts.note(conclusion.rollout);
         }

@@ -6,6 +6,8 @@ use std::thread::JoinHandle;
 
 use control::types::{RolloutRequest, Status, Verdict};
 use staging::home::Home;
+use staging::locks::SupervisorLock;
+use staging::ownership::SupervisorRecord;
 use staging::version::PackageVersion;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -20,6 +22,8 @@ pub enum Paper {
     Proven(Target),
     /// The status, for `status` without a supervisor and for the workers' `/status`.
     Snapshot(Box<Status>),
+    /// Who supervises: written beside the lock by who holds it.
+    Announcement(Arc<SupervisorLock>, Box<SupervisorRecord>),
 }
 
 /// What was written.
@@ -105,6 +109,12 @@ fn work(
                         Filed::Proven { pending: None }
                     }
                 },
+                Paper::Announcement(lock, record) => {
+                    if let Err(error) = lock.announce(home, &record) {
+                        tracing::warn!("{error}");
+                    }
+                    continue;
+                }
                 Paper::Snapshot(status) => {
                     snapshot = Some(status);
                     continue;

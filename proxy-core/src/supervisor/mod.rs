@@ -12,6 +12,7 @@ mod handoff;
 mod held;
 mod link;
 mod listener;
+mod listening;
 mod liveness;
 mod origin;
 mod process;

@@ -50,7 +50,8 @@ impl Supervisor {
                 tracing::info!(again = self.machine.is_stopping(), "stops");
                 // Who was accepted already is still served.
                 self.offer_waiting(Moment::now());
-                self.listeners.clear();
+                let closing = self.listeners.take_all();
+                self.close_listeners(closing);
                 let timeout = self.config.config.server.stop_timeout;
                 self.machine.stop(Moment::now(), timeout, &mut self.effects);
             }
@@ -115,7 +116,7 @@ impl Supervisor {
         };
         self.origin.executable_of(&self.home, &version)?;
         refuse_known_bad(&self.home, &request, &version)?;
-        let (snapshot, mut notes) = self.read_configuration()?;
+        let (snapshot, notes) = self.read_configuration()?;
         let target = Target {
             version: version.clone(),
             config: snapshot.digest.clone(),
@@ -123,7 +124,7 @@ impl Supervisor {
         if request.pin.is_some() && self.runs_already(&target) {
             return Ok(self.keep_as_it_is(request, target));
         }
-        notes.extend(self.listen_note(&snapshot));
+        let prepared = self.prepare_listeners(&snapshot)?;
         self.snapshots.insert(snapshot.digest.clone(), snapshot);
         let by = request.by;
         match self
@@ -133,6 +134,7 @@ impl Supervisor {
             Answer::Started(id) => {
                 tracing::info!(rollout = id, %version, ?by, "rollout");
                 self.rollouts.begin(id, version, request);
+                self.listeners.begin(id, prepared);
                 if !notes.is_empty() {
                     self.rollouts.set_note(id, notes.join("; "));
                 }
@@ -140,14 +142,18 @@ impl Supervisor {
             }
             Answer::Joined(id) => {
                 self.rollouts.join(id, &request);
+                prepared.withdraw();
                 Ok(id)
             }
-            Answer::Refused(refusal) => Err(Failure::new(
-                refusal.code(),
-                refusal.to_string(),
-                Exit::Deferred,
-                true,
-            )),
+            Answer::Refused(refusal) => {
+                prepared.withdraw();
+                Err(Failure::new(
+                    refusal.code(),
+                    refusal.to_string(),
+                    Exit::Deferred,
+                    true,
+                ))
+            }
         }
     }
 
@@ -216,14 +222,6 @@ impl Supervisor {
         Snapshot::seal(loaded.config)
             .map(|snapshot| (Rc::new(snapshot), loaded.warnings))
             .map_err(|error| Failure::new("SYSTEM", error.to_string(), Exit::Failed, true))
-    }
-
-    /// The listeners are the supervisor's own: another generation does not change them.
-    fn listen_note(&self, wanted: &Snapshot) -> Option<String> {
-        (wanted.config.server.listen != self.bound).then(|| {
-            "[server] listen was changed: that takes effect when the supervisor is started anew; everything else has"
-                .to_owned()
-        })
     }
 
     fn runs_already(&self, target: &Target) -> bool {

@@ -6,12 +6,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use staging::home::Home;
 use staging::locks::SupervisorLock;
-use staging::ownership::{ProcessIdentity, SupervisorRecord};
+use staging::ownership::ProcessIdentity;
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, watch};
 
@@ -25,7 +26,7 @@ use super::error::SupervisorError;
 use super::handoff::DEATH_FOLLOWS;
 use super::held::{Confirmations, Inquiries};
 use super::link::Heard;
-use super::listener::{ListenError, Listener};
+use super::listening::{open_listeners, record};
 use super::origin::Origin;
 use super::rollout::{Generation, Machine, Settings, Target};
 use super::rollouts::Rollouts;
@@ -103,23 +104,13 @@ impl Supervisor {
         config: Config,
         blocked: &Blocked,
     ) -> Result<Self, SupervisorError> {
-        let listeners = listen(&config)?;
-        let addresses: Vec<String> = listeners.iter().map(|l| l.address().to_string()).collect();
+        let listeners = open_listeners(&config.server)?;
+        let addresses = listeners.addresses();
         let control = api::bind(&home)?;
         let identity = ProcessIdentity::current()?;
         let since = staging::clock::now();
         let started = Moment::now();
-        lock.announce(
-            &home,
-            &SupervisorRecord {
-                schema: 1,
-                identity: identity.clone(),
-                version: origin.version.clone(),
-                executable: origin.executable.clone(),
-                listeners: addresses.clone(),
-                since,
-            },
-        )?;
+        lock.announce(&home, &record(&identity, &origin, addresses.clone(), since))?;
         let signals = blocked
             .listen()
             .map_err(SupervisorError::system("read signals"))?;
@@ -153,18 +144,16 @@ impl Supervisor {
             ),
             snapshots: HashMap::from([(config.digest.clone(), config.clone())]),
             home,
-            _lock: lock,
+            lock: Arc::new(lock),
             identity,
             origin,
             since,
             started,
-            bound: config.config.server.listen.clone(),
             config,
             machine,
             effects,
             links: BTreeMap::new(),
             listeners,
-            addresses,
             rollouts: Rollouts::default(),
             dropped_messages: 0,
             last_failure: None,
@@ -283,7 +272,7 @@ impl Supervisor {
             woken.commands.push(command);
         }
         let mut room = self.accept_room();
-        for listener in &self.listeners {
+        for listener in self.listeners.accepting() {
             for _ in 0..room.min(ACCEPTS_A_TURN) {
                 match listener.poll_accept(context) {
                     Poll::Ready(Ok(socket)) => {
@@ -346,31 +335,6 @@ pub(super) fn settings(rollout: &config::Rollout) -> Settings {
         probation: rollout.probation,
         probation_error_percent: rollout.probation_error_percent as u64,
         probation_min_requests: rollout.probation_min_requests as u64,
-    }
-}
-
-/// All addresses or none; only a loopback address of a family that this host does not have is left out.
-fn listen(config: &Config) -> Result<Vec<Listener>, SupervisorError> {
-    let mut listeners = Vec::new();
-    for address in &config.server.listen {
-        let address = address.socket_addr();
-        match Listener::bind(address) {
-            Ok(listener) => listeners.push(listener),
-            Err(error @ ListenError::NoSuchAddress(..))
-                if address.ip().is_loopback() && config.server.listen.len() > 1 =>
-            {
-                tracing::warn!("{error}; going on without it");
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-    match (listeners.is_empty(), config.server.listen.first()) {
-        (true, Some(address)) => Err(ListenError::NoSuchAddress(
-            address.socket_addr(),
-            rustix::io::Errno::ADDRNOTAVAIL,
-        )
-        .into()),
-        _ => Ok(listeners),
     }
 }
 

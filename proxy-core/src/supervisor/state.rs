@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use staging::home::Home;
@@ -12,14 +13,13 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Sleep;
 
 use crate::clock::Moment;
-use crate::config::ListenAddress;
 
 use super::api::Command;
 use super::clerk::{Clerk, Filed};
 use super::client::Client;
 use super::held::{Confirmations, Inquiries};
 use super::link::Link;
-use super::listener::Listener;
+use super::listener::Listeners;
 use super::origin::Origin;
 use super::rollout::{Effect, Event, Generation, Machine};
 use super::rollouts::Rollouts;
@@ -41,7 +41,7 @@ pub(super) struct LastFailure {
 pub(super) struct Supervisor {
     pub(super) home: Home,
     /// Held for life: whoever has it owns the home.
-    pub(super) _lock: SupervisorLock,
+    pub(super) lock: Arc<SupervisorLock>,
     pub(super) identity: ProcessIdentity,
     pub(super) origin: Origin,
     pub(super) since: jiff::Timestamp,
@@ -54,10 +54,7 @@ pub(super) struct Supervisor {
     pub(super) effects: Vec<Effect>,
     pub(super) links: BTreeMap<Generation, Link>,
     pub(super) board: Switchboard<Client>,
-    pub(super) listeners: Vec<Listener>,
-    pub(super) addresses: Vec<String>,
-    /// What the listeners were asked for.
-    pub(super) bound: Vec<ListenAddress>,
+    pub(super) listeners: Listeners,
     pub(super) rollouts: Rollouts,
     /// Channel messages that were dropped.
     pub(super) dropped_messages: u64,

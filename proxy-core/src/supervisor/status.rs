@@ -24,7 +24,7 @@ impl Supervisor {
             supervisor_version: self.origin.version.clone(),
             supervisor_pid: self.identity.pid,
             nonce: self.identity.nonce.clone(),
-            listeners: self.addresses.clone(),
+            listeners: self.listeners.addresses(),
             home: self.home.root().display().to_string(),
             since: self.since,
             worker_version: self

@@ -104,6 +104,12 @@ impl<T> Switchboard<T> {
         })
     }
 
+    /// A client connected whose listener is being closed: it lines up although the queue may be full, since the
+    /// kernel has let it in and nobody else can take it.
+    pub fn arrived_last(&mut self, now: Moment, socket: T) {
+        self.queue.push_returned(now, socket);
+    }
+
     /// A connection between two requests came back: it lines up although the queue may be full, whose bound is for
     /// new clients. These are as many as were served, and are handed on at once.
     pub fn returned(&mut self, now: Moment, generation: Generation, socket: T) {
