@@ -14,10 +14,13 @@ use super::process::{Plan, Process};
 use super::record::shortened;
 use super::rollout::{Conclusion, Effect, Event, Generation, Target};
 use super::run::settings;
-use super::state::Supervisor;
+use super::state::{LastFailure, Supervisor};
 
 /// Sockets that may be on their way to one worker at a time.
 const CREDITS: usize = 64;
+
+/// Connections that one worker may have given back before it is told that they were taken.
+const RETURNS: u32 = 64;
 
 impl Supervisor {
     /// Carries out every effect; one may bring an event, and so the next effect.
@@ -40,7 +43,16 @@ impl Supervisor {
                     generation,
                     &ToWorker::Drain {
                         close,
-                        returns: None,
+                        returns: Some(RETURNS),
+                    },
+                );
+            }
+            Effect::Standby(generation) => {
+                tracing::info!(generation, "stands by");
+                self.say(
+                    generation,
+                    &ToWorker::Standby {
+                        returns: Some(RETURNS),
                     },
                 );
             }
@@ -176,7 +188,8 @@ impl Supervisor {
             ToSupervisor::Load {
                 connections,
                 exchanges,
-                ..
+                requests,
+                local_5xx,
             } => {
                 if let Some(link) = self.links.get_mut(&generation) {
                     link.load = Load {
@@ -184,6 +197,14 @@ impl Supervisor {
                         exchanges,
                     };
                 }
+                let answered = requests.saturating_sub(exchanges);
+                self.happened(
+                    generation,
+                    Event::Load {
+                        answered,
+                        local_5xx,
+                    },
+                );
             }
             ToSupervisor::Pong { id } => {
                 if let Some(link) = self.links.get_mut(&generation) {
@@ -226,13 +247,18 @@ impl Supervisor {
     fn forget_snapshots(&mut self) {
         let machine = &self.machine;
         let current = &self.config.digest;
+        let places = [
+            machine.active(),
+            machine.candidate(),
+            machine.standby(),
+            machine.taking_over(),
+        ];
         self.snapshots.retain(|digest, _| {
+            let mut targets = places.iter().flatten().map(|worker| &worker.target);
             digest == current
                 || *digest == machine.desired().config
                 || *digest == machine.fallback().config
-                || machine
-                    .candidate()
-                    .is_some_and(|candidate| candidate.target.config == *digest)
+                || targets.any(|target| target.config == *digest)
         });
     }
 
@@ -292,6 +318,9 @@ impl Supervisor {
 
     pub(super) fn remember_failure(&mut self, text: String) {
         tracing::warn!("{text}");
-        self.last_failure = Some(shortened(&text));
+        self.last_failure = Some(LastFailure {
+            text: shortened(&text),
+            at: staging::clock::now(),
+        });
     }
 }

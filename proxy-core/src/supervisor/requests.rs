@@ -13,7 +13,7 @@ use crate::config;
 
 use super::api::Command;
 use super::record::digest_of;
-use super::rollout::{Answer, Conclusion, Request, RolloutId, Target};
+use super::rollout::{Answer, Conclusion, Mark, Request, RolloutId, Target};
 use super::rollouts::Lines;
 use super::signals::Said;
 use super::snapshot::Snapshot;
@@ -198,7 +198,8 @@ impl Supervisor {
     /// The rollout that is decided and not yet on disk: the selection's serial is about to change.
     fn being_filed(&self) -> Option<RolloutId> {
         let latest = self.rollouts.latest()?;
-        (latest.verdict.is_none() && self.machine.candidate().is_none()).then_some(latest.id)
+        (latest.verdict.is_none() && self.machine.under_way() != Some(latest.id))
+            .then_some(latest.id)
     }
 
     /// The configuration as it now is. A wrong one refuses the rollout and changes nothing.
@@ -226,7 +227,7 @@ impl Supervisor {
     }
 
     fn runs_already(&self, target: &Target) -> bool {
-        self.machine.candidate().is_none()
+        self.machine.is_settled()
             && self
                 .machine
                 .active()
@@ -247,6 +248,7 @@ impl Supervisor {
                 verdict: Outcome::Kept,
                 why: None,
                 note: None,
+                mark: Mark::None,
             }));
         rollout
     }

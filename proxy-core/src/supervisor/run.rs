@@ -343,6 +343,9 @@ pub(super) fn settings(rollout: &config::Rollout) -> Settings {
         recovery_min: rollout.recovery_min,
         recovery_max: rollout.recovery_max,
         kill_grace: Duration::from_secs(5),
+        probation: rollout.probation,
+        probation_error_percent: rollout.probation_error_percent as u64,
+        probation_min_requests: rollout.probation_min_requests as u64,
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;
 use std::rc::Rc;
 
+use serde::{Deserialize, Serialize};
 use staging::home::Home;
 use staging::locks::SupervisorLock;
 use staging::ownership::ProcessIdentity;
@@ -25,6 +26,16 @@ use super::rollouts::Rollouts;
 use super::signals::Signals;
 use super::snapshot::Snapshot;
 use super::switchboard::Switchboard;
+
+/// Why a generation or a rollout last failed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct LastFailure {
+    /// For a person, the stable code in front.
+    pub(super) text: String,
+    /// When.
+    pub(super) at: jiff::Timestamp,
+}
 
 /// Everything one supervisor holds.
 pub(super) struct Supervisor {
@@ -50,7 +61,7 @@ pub(super) struct Supervisor {
     pub(super) rollouts: Rollouts,
     /// Channel messages that were dropped.
     pub(super) dropped_messages: u64,
-    pub(super) last_failure: Option<String>,
+    pub(super) last_failure: Option<LastFailure>,
     pub(super) inquiries: Inquiries,
     pub(super) confirmations: Confirmations,
     pub(super) clerk: Clerk,

@@ -2,8 +2,10 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use control::types::{Place, Rolling, Status};
+use control::types::{Place, Probation, Rolling, Status};
 use staging::{package, selection, update_state};
+
+use crate::clock::Moment;
 
 use super::clerk::Paper;
 use super::rollout::Worker;
@@ -58,7 +60,16 @@ impl Supervisor {
             generation: machine.active().map(|active| active.generation),
             active: machine.active().map(|worker| self.place(worker)),
             candidate: machine.candidate().map(|worker| self.place(worker)),
-            standby: None,
+            standby: machine
+                .standby()
+                .or(machine.taking_over())
+                .map(|worker| self.place(worker)),
+            probation: machine.probation().map(|probation| Probation {
+                rollout: probation.rollout,
+                until: self.time_of(probation.until),
+                requests: probation.answered,
+                local_5xx: probation.local_5xx,
+            }),
             draining: machine
                 .draining()
                 .map(|worker| self.place(worker))
@@ -70,18 +81,14 @@ impl Supervisor {
             closed_sockets: counters.closed_sockets,
             returned_sockets: counters.returned_sockets,
             dropped_messages: self.dropped_messages,
-            probation: None,
-            last_failure: self.last_failure.clone(),
-            last_failure_at: None,
+            last_failure: self.last_failure.as_ref().map(|last| last.text.clone()),
+            last_failure_at: self.last_failure.as_ref().map(|last| last.at),
             last_rollout: self.rollouts.latest().cloned(),
         }
     }
 
     fn place(&self, worker: &Worker) -> Place {
-        // Counted from our own start, so that it is the same time whenever it is told.
-        let after = worker.since.since(self.started).as_millis();
-        let after = jiff::SignedDuration::from_millis(i64::try_from(after).unwrap_or(i64::MAX));
-        let since = self.since.checked_add(after).unwrap_or(self.since);
+        let since = self.time_of(worker.since);
         let load = self
             .links
             .get(&worker.generation)
@@ -94,8 +101,18 @@ impl Supervisor {
             since,
             streams: load.exchanges,
             connections: load.connections,
-            deadline: None,
+            deadline: self
+                .machine
+                .cut_at(worker.generation)
+                .map(|at| self.time_of(at)),
         }
+    }
+
+    /// The time of day of a moment: counted from our own start, so that it is the same whenever it is told.
+    fn time_of(&self, moment: Moment) -> jiff::Timestamp {
+        let after = moment.since(self.started).as_millis();
+        let after = jiff::SignedDuration::from_millis(i64::try_from(after).unwrap_or(i64::MAX));
+        self.since.checked_add(after).unwrap_or(self.since)
     }
 
     /// Tells whoever watches, and the snapshot on disk, when something a person would notice changed.
@@ -117,6 +134,8 @@ impl Supervisor {
             .active()
             .into_iter()
             .chain(machine.candidate())
+            .chain(machine.standby())
+            .chain(machine.taking_over())
             .chain(machine.draining());
         for worker in workers {
             (worker.generation, worker.pid, worker.since).hash(&mut hasher);
@@ -124,6 +143,8 @@ impl Supervisor {
         (
             machine.active().map(|a| a.generation),
             machine.candidate().map(|c| c.generation),
+            machine.standby().map(|s| s.generation),
+            machine.probation().map(|p| (p.until, p.local_5xx)),
         )
             .hash(&mut hasher);
         self.board.counters().hash(&mut hasher);
