@@ -1,6 +1,8 @@
 //! Which addresses are listened on follows the rollouts: bound at the request, accepted from once the new generation takes
 //! sockets, closed when another configuration is kept.
 
+use std::os::fd::OwnedFd;
+
 use staging::ownership::{ProcessIdentity, SupervisorRecord};
 use staging::report::Failure;
 
@@ -74,7 +76,7 @@ impl Supervisor {
     }
 
     /// Status and `run/supervisor.json` follow.
-    fn announce_listeners(&mut self) {
+    pub(super) fn announce_listeners(&mut self) {
         let addresses = self.listeners.addresses();
         tracing::info!(listen = addresses.join(", "), "listens");
         let record = record(&self.identity, &self.origin, addresses, self.since);
@@ -83,9 +85,16 @@ impl Supervisor {
     }
 }
 
-/// Everything that `server` asks for.
-pub(super) fn open_listeners(server: &Server) -> Result<Listeners, ListenError> {
-    Listeners::open(&server.listen, server.unix_mode, Vec::new())
+/// Everything that `server` asks for; what was given is taken up.
+pub(super) fn open_listeners(
+    server: &Server,
+    given: Vec<OwnedFd>,
+) -> Result<Listeners, ListenError> {
+    let given = given
+        .into_iter()
+        .map(|socket| Listener::from_inherited(socket, None))
+        .collect::<Result<_, _>>()?;
+    Listeners::open(&server.listen, server.unix_mode, given)
 }
 
 /// What `run/supervisor.json` says.
