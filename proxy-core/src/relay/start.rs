@@ -51,17 +51,15 @@ async fn serve_all(thread: Rc<Thread>, mut sockets: mpsc::UnboundedReceiver<Adop
     let mut deadlines = std::pin::pin!(timeouts.run());
     loop {
         tokio::select! {
+            // First what is to be done, then with whom: a socket that comes after a change is served by it.
+            biased;
             changed = phase.changed() => {
                 let now = phase.borrow_and_update().clone();
-                match now {
-                    _ if changed.is_err() => return,
-                    Phase::Serving => {}
-                    Phase::Aborted => return,
-                    Phase::Draining(drain) => {
-                        thread.drain.replace(Some(drain));
-                        thread.timeouts.wake_all();
-                    }
+                if changed.is_err() || matches!(now, Phase::Aborted) {
+                    return;
                 }
+                thread.drain.replace(now.for_idle());
+                thread.timeouts.wake_all();
             }
             adopted = sockets.recv() => match adopted {
                 Some(Adopted { socket, admitted }) => {

@@ -10,6 +10,7 @@ mod ends;
 mod exact;
 mod failing;
 mod forwarding;
+mod giving_back;
 mod hostile;
 mod interim;
 mod leaving;
