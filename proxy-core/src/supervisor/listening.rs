@@ -27,6 +27,7 @@ impl Supervisor {
     /// The rollout's generation takes sockets: its listeners do, too.
     pub(super) fn listeners_open(&mut self, rollout: RolloutId) {
         if self.listeners.activated(rollout) {
+            self.service_manager.store(&mut self.listeners);
             self.announce_listeners();
         }
     }
@@ -52,6 +53,7 @@ impl Supervisor {
                 self.receive_rest(&listener);
                 tracing::info!(address = %listener.address(), "listens no more");
             }
+            self.service_manager.forget(&listener);
             listener.close();
         }
     }
@@ -83,9 +85,16 @@ impl Supervisor {
     }
 }
 
-/// Everything that `server` asks for.
-pub(super) fn open_listeners(server: &Server) -> Result<Listeners, ListenError> {
-    Listeners::open(&server.listen, server.unix_mode, Vec::new())
+/// Everything that `server` asks for, and what was given beside that.
+pub(super) fn open_listeners(
+    server: &Server,
+    given: Vec<Listener>,
+) -> Result<Listeners, ListenError> {
+    let listeners = Listeners::open(&server.listen, server.unix_mode, given)?;
+    for listener in listeners.beside() {
+        tracing::info!(address = %listener.address(), "listens, too: it was given, though [server] listen does not name it");
+    }
+    Ok(listeners)
 }
 
 /// What `run/supervisor.json` says.

@@ -22,6 +22,7 @@ mod requests;
 pub mod rollout;
 mod rollouts;
 mod run;
+mod service_manager;
 mod signals;
 mod snapshot;
 mod state;

@@ -22,6 +22,7 @@ use crate::descriptors::keep_inherited_from_workers;
 
 use super::api::{self, Command, Door};
 use super::clerk::{Clerk, Filed};
+use super::client::Client;
 use super::error::SupervisorError;
 use super::handoff::DEATH_FOLLOWS;
 use super::held::{Confirmations, Inquiries};
@@ -30,6 +31,7 @@ use super::listening::{open_listeners, record};
 use super::origin::Origin;
 use super::rollout::{Generation, Machine, Settings, Target};
 use super::rollouts::Rollouts;
+use super::service_manager::{self, Given, ServiceManager};
 use super::signals::{Blocked, Said};
 use super::snapshot::Snapshot;
 use super::state::Supervisor;
@@ -46,6 +48,8 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// # Errors
 /// When it cannot start.
 pub fn serve(home: Home, blocked: &Blocked) -> Result<(), SupervisorError> {
+    let given = service_manager::take(&|name| std::env::var_os(name))
+        .map_err(SupervisorError::system("take what it was given"))?;
     keep_inherited_from_workers().map_err(SupervisorError::system("look at its descriptors"))?;
     home.create()?;
     home.check()?;
@@ -63,7 +67,7 @@ pub fn serve(home: Home, blocked: &Blocked) -> Result<(), SupervisorError> {
         .map_err(SupervisorError::system("start the runtime"))?;
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async {
-        let mut supervisor = Supervisor::start(home, lock, origin, loaded.config, blocked)?;
+        let mut supervisor = Supervisor::start(home, lock, origin, loaded.config, blocked, given)?;
         supervisor.run().await;
         supervisor.clerk.finish();
         Ok(())
@@ -103,8 +107,13 @@ impl Supervisor {
         origin: Origin,
         config: Config,
         blocked: &Blocked,
+        given: Vec<Given>,
     ) -> Result<Self, SupervisorError> {
-        let listeners = open_listeners(&config.server)?;
+        let given = service_manager::sort(given);
+        let mut listeners = open_listeners(&config.server, given.listeners)?;
+        let mut service_manager =
+            ServiceManager::find(&|name| std::env::var_os(name), Moment::now());
+        service_manager.store(&mut listeners);
         let addresses = listeners.addresses();
         let control = api::bind(&home)?;
         let identity = ProcessIdentity::current()?;
@@ -137,11 +146,15 @@ impl Supervisor {
             home = %home.root().display(),
             "the supervisor runs"
         );
+        let mut board = Switchboard::new(
+            config.config.rollout.queue_limit,
+            config.config.rollout.queue_timeout,
+        );
+        for client in given.connections {
+            board.arrived_last(Moment::now(), Client::returned(client));
+        }
         Ok(Self {
-            board: Switchboard::new(
-                config.config.rollout.queue_limit,
-                config.config.rollout.queue_timeout,
-            ),
+            board,
             snapshots: HashMap::from([(config.digest.clone(), config.clone())]),
             home,
             lock: Arc::new(lock),
@@ -154,6 +167,7 @@ impl Supervisor {
             effects,
             links: BTreeMap::new(),
             listeners,
+            service_manager,
             rollouts: Rollouts::default(),
             dropped_messages: 0,
             last_failure: None,
@@ -219,6 +233,7 @@ impl Supervisor {
         self.turn_away(now);
         self.carry_out();
         self.publish();
+        self.tell_service_manager(now);
     }
 
     /// Lets the machine's deadlines take effect, once everything that was said before they passed is heard.
@@ -308,6 +323,7 @@ impl Supervisor {
                 turn_away,
                 self.retry_at,
                 self.accept_again_at,
+                self.service_manager.next_deadline(),
             ])
             .flatten()
             .min()
