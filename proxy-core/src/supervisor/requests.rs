@@ -62,7 +62,10 @@ impl Supervisor {
                 let timeout = self.config.config.server.stop_timeout;
                 self.machine.stop(Moment::now(), timeout, &mut self.effects);
             }
-            Said::Reload => self.roll_by_signal(RolloutRequest::new(By::Signal)),
+            Said::Reload => {
+                self.service_manager.reload_asked();
+                self.roll_by_signal(RolloutRequest::new(By::Signal));
+            }
             Said::Update => match update_state::read(&self.home) {
                 Ok(state) => match state.pending {
                     Some(pending) => self.roll_to(pending.version, By::Signal),

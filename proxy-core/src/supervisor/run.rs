@@ -101,6 +101,7 @@ impl Supervisor {
         self.carry_out();
         self.advance_handover(now);
         self.publish();
+        self.tell_service_manager(now);
     }
 
     /// Lets the machine's deadlines take effect, once everything that was said before they passed is heard.
@@ -193,6 +194,7 @@ impl Supervisor {
                 turn_away,
                 self.retry_at,
                 self.accept_again_at,
+                self.service_manager.next_deadline(),
             ])
             .flatten()
             .min()

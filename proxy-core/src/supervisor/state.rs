@@ -25,6 +25,7 @@ use super::listener::Listeners;
 use super::origin::Origin;
 use super::rollout::{Effect, Event, Generation, Machine};
 use super::rollouts::Rollouts;
+use super::service_manager::ServiceManager;
 use super::signals::Signals;
 use super::snapshot::Snapshot;
 use super::switchboard::Switchboard;
@@ -57,6 +58,7 @@ pub(super) struct Supervisor {
     pub(super) links: BTreeMap<Generation, Link>,
     pub(super) board: Switchboard<Client>,
     pub(super) listeners: Listeners,
+    pub(super) service_manager: ServiceManager,
     pub(super) rollouts: Rollouts,
     /// Channel messages that were dropped.
     pub(super) dropped_messages: u64,

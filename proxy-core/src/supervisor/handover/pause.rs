@@ -169,7 +169,7 @@ impl Supervisor {
         let (_, listeners) = self.listeners.carried();
         let keep: Vec<_> = listeners
             .into_iter()
-            .map(|(socket, _)| ("listener", socket))
+            .map(|(socket, named)| (named.given_name(), socket))
             .chain(
                 self.board
                     .waiting()
