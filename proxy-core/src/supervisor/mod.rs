@@ -13,6 +13,7 @@ mod held;
 mod link;
 mod listener;
 mod liveness;
+mod on_event;
 mod origin;
 mod process;
 mod queue;

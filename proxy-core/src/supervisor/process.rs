@@ -1,5 +1,6 @@
 //! Starting, watching and ending worker processes: pidfds from the start, never a bare number.
 
+use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -25,6 +26,15 @@ const ENVIRONMENT: [&str; 6] = [
     "SSL_CERT_DIR",
     "TZ",
 ];
+
+/// The whole environment of a worker, and of the command that is told of events.
+pub fn environment(home: &Path) -> impl Iterator<Item = (&'static str, OsString)> {
+    let home = ("ROLLPROXY_HOME", home.as_os_str().to_owned());
+    ENVIRONMENT
+        .iter()
+        .filter_map(|name| Some((*name, std::env::var_os(name)?)))
+        .chain([home])
+}
 
 /// What a worker is started with.
 pub struct Plan<'a> {
@@ -59,12 +69,7 @@ impl Process {
             .arg("--generation")
             .arg(plan.generation.to_string())
             .env_clear()
-            .envs(
-                ENVIRONMENT
-                    .iter()
-                    .filter_map(|name| Some((*name, std::env::var_os(name)?))),
-            )
-            .env("ROLLPROXY_HOME", plan.home)
+            .envs(environment(plan.home))
             .current_dir("/")
             .stdin(Stdio::null());
         // Ctrl-C in a terminal is for the supervisor, which lets workers finish.

@@ -26,6 +26,7 @@ use super::handoff::DEATH_FOLLOWS;
 use super::held::{Confirmations, Inquiries};
 use super::link::Heard;
 use super::listener::{ListenError, Listener};
+use super::on_event::Runner;
 use super::origin::Origin;
 use super::rollout::{Generation, Machine, Settings, Target};
 use super::rollouts::Rollouts;
@@ -65,6 +66,7 @@ pub fn serve(home: Home, blocked: &Blocked) -> Result<(), SupervisorError> {
         let mut supervisor = Supervisor::start(home, lock, origin, loaded.config, blocked)?;
         supervisor.run().await;
         supervisor.clerk.finish();
+        supervisor.on_event.end();
         Ok(())
     })
 }
@@ -133,6 +135,7 @@ impl Supervisor {
             version: origin.version.clone(),
             config: config.digest.clone(),
         };
+        let on_event = Runner::new(&home, &config.config.rollout.on_event);
         let mut effects = Vec::new();
         let machine = Machine::start(
             Moment::now(),
@@ -170,6 +173,7 @@ impl Supervisor {
             last_failure: None,
             inquiries: Inquiries::default(),
             confirmations: Confirmations::default(),
+            on_event,
             clerk,
             retry_at: None,
             socket_budget: socket_budget(),

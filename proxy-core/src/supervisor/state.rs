@@ -20,6 +20,7 @@ use super::client::Client;
 use super::held::{Confirmations, Inquiries};
 use super::link::Link;
 use super::listener::Listener;
+use super::on_event::Runner;
 use super::origin::Origin;
 use super::rollout::{Effect, Event, Generation, Machine};
 use super::rollouts::Rollouts;
@@ -65,6 +66,7 @@ pub(super) struct Supervisor {
     pub(super) inquiries: Inquiries,
     pub(super) confirmations: Confirmations,
     pub(super) clerk: Clerk,
+    pub(super) on_event: Runner,
     pub(super) retry_at: Option<Moment>,
     /// How many clients' descriptors this process may hold at a time.
     pub(super) socket_budget: usize,

@@ -48,11 +48,17 @@ fn generations(status: &Status, now: Timestamp, look: Look) -> Vec<String> {
                 place.version.to_string(),
                 place.streams.to_string(),
                 place.connections.to_string(),
-                place.pid.to_string(),
+                match place.pid {
+                    0 => "-".to_owned(),
+                    pid => pid.to_string(),
+                },
                 for_how_long(place, now),
             ]
         })
         .collect();
+    if rows.is_empty() {
+        return vec!["  no generation runs".to_owned()];
+    }
     let heads = [
         "generation",
         "version",
@@ -94,10 +100,10 @@ fn news(status: &Status, now: Timestamp, look: Look) -> Vec<String> {
         lines.extend(labelled(
             "probation",
             &format!(
-                "rollout {} is kept in {left} if nothing goes wrong; {} so far, {} our own",
+                "rollout {} is kept in {left} if nothing goes wrong; {} so far, {}",
                 probation.rollout,
                 counted(probation.requests, "answer"),
-                counted(probation.local_5xx, "error"),
+                counted(probation.local_5xx, "own error"),
             ),
         ));
     }

@@ -33,7 +33,7 @@ fn uncoloured(text: &str) -> String {
 #[test]
 fn a_probation_with_everything_around_it() {
     let picture = drawn(busy());
-    assert_eq!(picture, "");
+    assert_eq!(picture + "\n", include_str!("tests/busy.txt"));
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn a_calm_supervisor_takes_few_lines() {
     status["pinned"] = false.into();
     status["pendingVersion"] = serde_json::Value::Null;
     status["update"] = serde_json::json!({});
-    assert_eq!(drawn(status), "");
+    assert_eq!(drawn(status) + "\n", include_str!("tests/calm.txt"));
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn nobody_serving_and_a_rollback_are_told_in_the_first_and_the_rollouts_line() {
         "rollout": 3, "verdict": "rolledBack", "version": "1.1.0", "generation": 7, "code": "LOCAL_ERRORS",
         "reason": "12 % of its 214 answers were its own errors", "serial": null
     });
-    assert_eq!(drawn(status), "");
+    assert_eq!(drawn(status) + "\n", include_str!("tests/nobody.txt"));
 }
 
 fn held(more: serde_json::Value) -> Held {
@@ -115,7 +115,10 @@ fn what_holds_a_generation_is_a_table_that_says_when_it_is_not_all() {
             ),
         ],
     };
-    assert_eq!(super::streams(&streams, Look::default()), "");
+    assert_eq!(
+        super::streams(&streams, Look::default()) + "\n",
+        include_str!("tests/streams.txt")
+    );
     let none = super::streams(&Streams::default(), Look::default());
     assert_eq!(none, "no generation runs");
 }
