@@ -25,6 +25,7 @@ use super::handover::{self, AdmissionState, Handover};
 use super::held::{Confirmations, Inquiries};
 use super::listener::Listeners;
 use super::listening::{open_listeners, record};
+use super::on_event::Runner;
 use super::origin::Origin;
 use super::rollout::{Effect, Machine, Target};
 use super::rollouts::Rollouts;
@@ -176,6 +177,7 @@ impl Supervisor {
         let signals = blocked
             .listen()
             .map_err(SupervisorError::system("read signals"))?;
+        let on_event = Runner::new(&essentials.home, &essentials.config.config.rollout.on_event);
         let (filed_sender, filed) = mpsc::unbounded_channel();
         let clerk = Clerk::start(essentials.home.clone(), filed_sender)
             .map_err(SupervisorError::system("start a thread"))?;
@@ -210,6 +212,7 @@ impl Supervisor {
             listeners: essentials.listeners,
             service_manager,
             control: essentials.control,
+            on_event,
             rollouts: Rollouts::default(),
             dropped_messages: 0,
             last_failure: None,

@@ -10,6 +10,7 @@ use staging::protocol::STATE_PROTOCOL;
 
 use crate::clock::Moment;
 
+use super::super::on_event;
 use super::super::state::Supervisor;
 use super::exec::{Inheritance, become_image};
 use super::memory::sealed;
@@ -18,9 +19,9 @@ use super::state::{CarriedClient, CarriedListener, CarriedOrigin, CarriedSnapsho
 impl Supervisor {
     /// Executes `program` with all that this image holds. Returns only when that did not work, with everything as it
     /// was; why.
-    pub(super) fn become_image(&mut self, program: &Path) -> String {
+    pub(super) fn become_image(&mut self, program: &Path, on_event: on_event::Carried) -> String {
         tracing::info!(program = %program.display(), "the supervisor moves");
-        let state = match self.written_state(Moment::now()) {
+        let state = match self.written_state(Moment::now(), on_event) {
             Ok(state) => state,
             Err(why) => return why,
         };
@@ -37,7 +38,11 @@ impl Supervisor {
     }
 
     /// Everything, as the next image reads it.
-    pub(super) fn written_state(&self, now: Moment) -> Result<Vec<u8>, String> {
+    pub(super) fn written_state(
+        &self,
+        now: Moment,
+        on_event: on_event::Carried,
+    ) -> Result<Vec<u8>, String> {
         let snapshots = self
             .snapshots
             .values()
@@ -87,6 +92,7 @@ impl Supervisor {
             lock: self.lock.as_fd().as_raw_fd(),
             rollouts: self.rollouts.clone(),
             handovers: self.handover.book.clone(),
+            on_event,
             dropped_messages: self.dropped_messages,
             last_failure: self.last_failure.clone(),
             pending_was_looked_at: self.pending_was_looked_at,

@@ -34,6 +34,7 @@ use tokio::sync::oneshot;
 
 use crate::clock::Moment;
 
+use super::on_event;
 use super::process::Process;
 use super::state::Supervisor;
 
@@ -271,8 +272,12 @@ impl Supervisor {
                 }
             }
             (Stage::Answering { until }, None) => {
-                if self.clerk.is_idle() && (self.answering.count() == 0 || *until <= now) {
-                    let why = self.become_image(&task.program);
+                if self.clerk.is_idle()
+                    && (self.answering.count() == 0 || *until <= now)
+                    && let Some(on_event) = self.on_event.carry()
+                {
+                    let why = self.become_image(&task.program, on_event);
+                    self.on_event.thaw();
                     return self.give_up(task, HandoverPhase::Failed, failed(&why));
                 }
             }
@@ -342,7 +347,7 @@ impl Supervisor {
             .origin
             .executable_of(&self.home, to)
             .map_err(|failure| failure.message)?;
-        let state = self.written_state(Moment::now())?;
+        let state = self.written_state(Moment::now(), on_event::Carried::default())?;
         Check::start(Moment::now(), &program, self.home.root(), &state)
     }
 

@@ -20,6 +20,7 @@ use super::super::client::Client;
 use super::super::error::SupervisorError;
 use super::super::link::Link;
 use super::super::listener::Listeners;
+use super::super::on_event::Runner;
 use super::super::origin::Origin;
 use super::super::process::{Process, open_pidfd};
 use super::super::rollout::Generation;
@@ -271,6 +272,11 @@ fn take_over(
         blocked,
     )?;
     supervisor.links = links;
+    supervisor.on_event = Runner::resume(
+        &supervisor.home,
+        &supervisor.config.config.rollout.on_event,
+        state.on_event,
+    );
     supervisor.rollouts = state.rollouts;
     supervisor.dropped_messages = state.dropped_messages;
     supervisor.last_failure = state.last_failure;

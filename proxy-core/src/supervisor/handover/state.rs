@@ -17,6 +17,7 @@ use crate::config::{Config, ConfigError, ListenAddress};
 use super::super::client::Progress;
 use super::super::link::CarriedLink;
 use super::super::listener::Named;
+use super::super::on_event;
 use super::super::rollout::Machine;
 use super::super::rollouts::Rollouts;
 use super::super::state::LastFailure;
@@ -63,6 +64,9 @@ pub struct State {
     pub rollouts: Rollouts,
     /// The book of handovers.
     pub handovers: Book,
+    /// Who is still to be told of what happened.
+    #[serde(default)]
+    pub on_event: on_event::Carried,
     /// Dropped channel messages.
     #[serde(default)]
     pub dropped_messages: u64,
