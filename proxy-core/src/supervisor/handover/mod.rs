@@ -40,6 +40,7 @@ use super::state::Supervisor;
 
 pub use book::Book;
 pub use check::check;
+pub use exec::give_back;
 pub(super) use exec::own_executable;
 pub use pause::AdmissionState;
 pub(super) use resume::strays;
