@@ -9,6 +9,9 @@ mod clerk;
 mod client;
 mod error;
 mod handoff;
+mod handover {
+    pub(super) mod memory;
+}
 mod held;
 mod link;
 mod listener;

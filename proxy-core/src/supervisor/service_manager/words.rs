@@ -134,18 +134,19 @@ pub(super) fn status(view: &View, machine: &Machine) -> String {
         (false, Some(active)) => named(active, "serves"),
         (false, None) => "nobody serves".to_owned(),
     };
-    let drains = (view.draining > 0).then(|| {
-        let streams = match view.draining_streams {
-            1 => "1 stream drains".to_owned(),
-            many => format!("{many} streams drain"),
-        };
-        match view.stopping {
-            true => streams,
-            false => format!("{streams} on {} older", view.draining),
-        }
-    });
+    let drains = (view.draining > 0).then(|| drains(view));
     let parts = [Some(first)].into_iter().chain(others).chain([drains]);
     parts.flatten().collect::<Vec<_>>().join(", ")
+}
+
+fn drains(view: &View) -> String {
+    let older = view.draining;
+    match view.draining_streams {
+        0 if older == 1 => "1 older ends".to_owned(),
+        0 => format!("{older} older end"),
+        1 => format!("1 stream drains on {older} older"),
+        many => format!("{many} streams drain on {older} older"),
+    }
 }
 
 /// How often a sign of life is due: twice as often as it is looked for; nothing when it is not meant for us.
@@ -268,6 +269,23 @@ mod tests {
             ..stopping
         };
         assert_eq!(heard(&mut told, less), ["STATUS=x"]);
+    }
+
+    #[test]
+    fn what_drains_is_told_in_few_words() {
+        for (streams, older, words) in [
+            (0, 1, "1 older ends"),
+            (0, 2, "2 older end"),
+            (1, 2, "1 stream drains on 2 older"),
+            (3, 1, "3 streams drain on 1 older"),
+        ] {
+            let view = View {
+                draining: older,
+                draining_streams: streams,
+                ..IDLE
+            };
+            assert_eq!(drains(&view), words);
+        }
     }
 
     #[test]
