@@ -4,7 +4,7 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -14,6 +14,7 @@ use staging::home::Home;
 
 use crate::error::ControlError;
 use crate::http::{Answer, HttpError};
+use crate::supervisor::{Handover, HandoverRequest, Preflight};
 use crate::types::{DrainAnswer, DrainRequest, ErrorBody, RolloutRecord, Status, Streams};
 
 /// The largest JSON answer that is read, in bytes.
@@ -96,13 +97,74 @@ impl Client {
         self.get(&format!("/rollouts/{id}"))
     }
 
+    /// `POST /supervisor`: the supervisor shall go on as another program. The answer says that it begins; how it ends
+    /// stands in the status.
+    ///
+    /// # Errors
+    /// [`ControlError`]; `Refused` when it was not begun.
+    pub fn hand_over(&self, request: &HandoverRequest) -> Result<Handover, ControlError> {
+        self.post("/supervisor", request)
+    }
+
+    /// `GET /preflight`: whether that would go. Changes nothing.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub fn preflight(&self, version: Option<&str>) -> Result<Preflight, ControlError> {
+        let query = version.map(|version| format!("?version={version}"));
+        let path = format!("/preflight{}", query.unwrap_or_default());
+        self.get_within(&path, self.deadlines.silence)
+    }
+
+    /// Waits until the handover `begun` has ended, whichever program tells it. The supervisor is away for a moment
+    /// meanwhile; one that stays away, or knows nothing of it, is an error.
+    ///
+    /// # Errors
+    /// [`ControlError`]
+    pub fn await_handover(&self, begun: &Handover) -> Result<Status, ControlError> {
+        let start = Instant::now();
+        let mut heard = start;
+        loop {
+            let why = match self.status() {
+                Ok(status) => {
+                    heard = Instant::now();
+                    let ended = match &status.handover {
+                        Some(last) if last.id == begun.id => last.phase.exit().is_some(),
+                        // Another image, which was started anew, or another handover since.
+                        _ => true,
+                    };
+                    if ended {
+                        return Ok(status);
+                    }
+                    None
+                }
+                Err(error) => Some(error),
+            };
+            if heard.elapsed() >= self.deadlines.away || start.elapsed() >= self.deadlines.verdict {
+                return Err(why.unwrap_or(ControlError::Silent {
+                    request: "GET /status".to_owned(),
+                    after: start.elapsed(),
+                }));
+            }
+            std::thread::sleep(self.deadlines.poll);
+        }
+    }
+
     /// `GET` of a path whose answer is JSON.
     ///
     /// # Errors
     /// [`ControlError`].
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ControlError> {
+        self.get_within(path, self.deadlines.answer)
+    }
+
+    fn get_within<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        within: Duration,
+    ) -> Result<T, ControlError> {
         let request = format!("GET {path}");
-        let answer = self.exchange("GET", path, b"", self.deadlines.answer)?;
+        let answer = self.exchange("GET", path, b"", within)?;
         self.read(request, answer)
     }
 

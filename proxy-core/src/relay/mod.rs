@@ -15,6 +15,7 @@ mod chunked;
 mod client;
 mod connection;
 mod counters;
+mod ending;
 mod exchange;
 mod flow;
 mod framing;
@@ -37,6 +38,7 @@ mod tls;
 mod trailers;
 mod tunnel;
 mod upstream;
+mod websocket;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -210,7 +212,8 @@ impl Relay {
         self.shared.counters.wake();
     }
 
-    /// Cuts every connection: an answer in flight is aborted and never looks complete. Returns at once, see [`Relay::drained`].
+    /// Cuts every connection: an answer in flight is aborted and never looks complete. WebSockets are told first, between
+    /// two frames, so that the end may take up to three seconds. Returns at once, see [`Relay::drained`].
     pub fn abort(&self) {
         self.shared.phase.send_replace(Phase::Aborted);
         self.shared.counters.wake();

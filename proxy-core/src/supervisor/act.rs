@@ -132,6 +132,7 @@ impl Supervisor {
         let process = Process::spawn(Plan {
             executable: &executable,
             generation,
+            version: &target.version,
             channel: theirs,
             config,
             home: self.home.root(),
@@ -223,7 +224,11 @@ impl Supervisor {
                 self.inquiries.answered(generation, id, total, streams);
             }
             // Asked for by nobody yet.
-            ToSupervisor::Admission { .. } => {}
+            ToSupervisor::Admission {
+                id,
+                connections,
+                exchanges,
+            } => self.heard_admission(generation, id, connections, exchanges),
             ToSupervisor::SocketReturned { id } => self.socket_returned(generation, id, descriptor),
         }
     }
@@ -317,7 +322,11 @@ impl Supervisor {
             reason = verdict.reason.as_deref().unwrap_or(""),
             "verdict"
         );
+        let kept = verdict.verdict == Outcome::Kept;
         self.rollouts.conclude(verdict);
+        if kept {
+            self.follow_selection();
+        }
     }
 
     pub(super) fn remember_failure(&mut self, text: String) {

@@ -50,7 +50,7 @@ pub enum SupervisorError {
 }
 
 impl SupervisorError {
-    pub(super) fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> Self {
+    pub(super) fn system(what: &'static str) -> impl Fn(std::io::Error) -> Self + Copy {
         move |source| Self::System { what, source }
     }
 }

@@ -76,7 +76,7 @@ impl Supervisor {
     }
 
     /// Status and `run/supervisor.json` follow.
-    fn announce_listeners(&mut self) {
+    pub(super) fn announce_listeners(&mut self) {
         let addresses = self.listeners.addresses();
         tracing::info!(listen = addresses.join(", "), "listens");
         let record = record(&self.identity, &self.origin, addresses, self.since);

@@ -9,9 +9,7 @@ mod clerk;
 mod client;
 mod error;
 mod handoff;
-mod handover {
-    pub(super) mod memory;
-}
+pub mod handover;
 mod held;
 mod link;
 mod listener;
@@ -28,11 +26,13 @@ mod run;
 mod service_manager;
 mod signals;
 mod snapshot;
+mod start;
 mod state;
 mod status;
 mod switchboard;
 mod transfer;
 
 pub use error::SupervisorError;
-pub use run::serve;
+pub use origin::RUNS_AS;
 pub use signals::Blocked;
+pub use start::{LeftOpen, serve};

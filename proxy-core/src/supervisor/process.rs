@@ -7,12 +7,14 @@ use std::task::{Context, Poll};
 
 use command_fds::{CommandFdExt, FdMapping};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
+use staging::version::PackageVersion;
 use tokio::io::unix::AsyncFd;
 
 use crate::descriptors::watch;
 
 use crate::descriptors::{CHANNEL_FD, CONFIG_FD};
 
+use super::origin::RUNS_AS;
 use super::rollout::Generation;
 
 /// What a worker may see of the supervisor's environment, besides its home: where certificates
@@ -32,6 +34,8 @@ pub struct Plan<'a> {
     pub executable: &'a Path,
     /// Its number.
     pub generation: Generation,
+    /// The version it runs.
+    pub version: &'a PackageVersion,
     /// Its end of the channel.
     pub channel: OwnedFd,
     /// The sealed configuration.
@@ -61,6 +65,7 @@ impl Process {
             .env_clear()
             .envs(worker_environment())
             .env("ROLLPROXY_HOME", plan.home)
+            .env(RUNS_AS, plan.version.to_string())
             .current_dir("/")
             .stdin(Stdio::null());
         // Ctrl-C in a terminal is for the supervisor, which lets workers finish.

@@ -30,6 +30,13 @@ impl Supervisor {
             Command::Rollout(id, nonce, reply) => {
                 let _ = reply.send(self.rollout(id, nonce.as_deref()));
             }
+            Command::Handover(request, reply) => {
+                let _ = reply.send(self.ask_handover(&request));
+            }
+            Command::Preflight(version, reply) => self.ask_preflight(version.as_deref(), reply),
+            Command::Admission(request, reply) => {
+                let _ = reply.send(self.admit(request));
+            }
             Command::Streams(generation, reply) => {
                 let _ = reply.send(self.ask_streams(generation));
             }
@@ -205,6 +212,10 @@ impl Supervisor {
     }
 
     /// The rollout that is decided and not yet on disk: the selection's serial is about to change.
+    pub(super) fn is_filing(&self) -> bool {
+        self.being_filed().is_some()
+    }
+
     fn being_filed(&self) -> Option<RolloutId> {
         let latest = self.rollouts.latest()?;
         (latest.verdict.is_none() && self.machine.under_way() != Some(latest.id))

@@ -1,6 +1,7 @@
 //! What a supervisor holds. `run` waits for it all; `act`, `handoff`, `requests` and `status` are its hands.
 
 use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,9 +15,10 @@ use tokio::time::Sleep;
 
 use crate::clock::Moment;
 
-use super::api::Command;
+use super::api::{Answering, Command};
 use super::clerk::{Clerk, Filed};
 use super::client::Client;
+use super::handover::{AdmissionState, Handover};
 use super::held::{Confirmations, Inquiries};
 use super::link::Link;
 use super::listener::Listeners;
@@ -63,6 +65,12 @@ pub(super) struct Supervisor {
     pub(super) last_failure: Option<LastFailure>,
     pub(super) inquiries: Inquiries,
     pub(super) confirmations: Confirmations,
+    /// The control socket, to be handed over.
+    pub(super) control: OwnedFd,
+    pub(super) handover: Handover,
+    pub(super) admission: AdmissionState,
+    /// How many requests of the control socket are being answered.
+    pub(super) answering: Answering,
     pub(super) clerk: Clerk,
     pub(super) retry_at: Option<Moment>,
     /// How many clients' descriptors this process may hold at a time.

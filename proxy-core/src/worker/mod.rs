@@ -135,7 +135,7 @@ impl Worker {
     /// The life of a generation, top to bottom.
     async fn serve(&mut self, config: OwnedFd, home: Home) -> Result<(), Trouble> {
         let config = Arc::new(read_config(config)?);
-        let version = staging::package::own_version(crate::COMPILED_VERSION).to_string();
+        let version = own_version();
         let vitals = Arc::new(WorkerVitals::new(self.us, version.clone(), home));
         let gateway = Arc::new(
             Gateway::new(&config, vitals.clone())
@@ -371,6 +371,15 @@ fn read_config(config: OwnedFd) -> Result<Config, Trouble> {
     file.read_exact_at(&mut bytes, 0)
         .map_err(|e| trouble(e.to_string()))?;
     Config::from_snapshot(&bytes).map_err(|e| trouble(e.to_string()))
+}
+
+/// The version of the package this worker stands in. Where that was removed, the supervisor tells: it started us from
+/// its own executable, which is no package's any more.
+fn own_version() -> String {
+    let found = staging::package::own().map(|package| package.manifest.version.to_string());
+    found
+        .or_else(|| std::env::var(crate::supervisor::RUNS_AS).ok())
+        .unwrap_or_else(|| crate::COMPILED_VERSION.to_owned())
 }
 
 fn threads() -> usize {

@@ -19,6 +19,7 @@ mod pipelining;
 mod streaming;
 mod timeouts;
 mod tls;
+mod tunnel_ending;
 mod tunnels;
 mod upstreams;
 

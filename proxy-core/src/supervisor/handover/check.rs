@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use command_fds::{CommandFdExt, FdMapping};
 use crate::clock::Moment;
+use command_fds::{CommandFdExt, FdMapping};
 
 use super::super::process::{Ended, Process, worker_environment};
 use super::super::record::shortened;
@@ -44,12 +44,7 @@ impl Check {
     ///
     /// # Errors
     /// When it cannot be started, in words for a person.
-    pub fn start(
-        now: Moment,
-        program: &Path,
-        home: &Path,
-        state: &[u8],
-    ) -> Result<Self, String> {
+    pub fn start(now: Moment, program: &Path, home: &Path, state: &[u8]) -> Result<Self, String> {
         let failed = |error: std::io::Error| format!("{}: {error}", program.display());
         let state = sealed("rollproxy-state", state).map_err(failed)?;
         let words = readable("rollproxy-check").map_err(failed)?;

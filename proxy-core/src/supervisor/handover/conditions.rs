@@ -93,7 +93,10 @@ impl Facts {
             (Err(_), _) => (None, "not tried: there is no program".into()),
             (Ok(()), None) => (None, "the program has not answered".into()),
             (Ok(()), Some(Checked::Ready)) => (Some(true), "it can take the state over".into()),
-            (Ok(()), Some(Checked::Incompatible(why))) => (Some(true), format!("{why}; it can start anew while nothing is in flight")),
+            (Ok(()), Some(Checked::Incompatible(why))) => (
+                Some(true),
+                format!("{why}; it can start anew while nothing is in flight"),
+            ),
             (Ok(()), Some(Checked::Failed(why))) => (Some(false), why.clone()),
         };
         conditions.push(said("check", holds, detail));
@@ -143,14 +146,64 @@ mod tests {
         assert!(all_well().preflight(version()).settled);
         let incompatible = Some(Checked::Incompatible("schema 9".into()));
         let spoilt: [(&str, Facts); 8] = [
-            ("running", Facts { stopping: true, ..all_well() }),
-            ("noRollout", Facts { settled: false, ..all_well() }),
-            ("written", Facts { filing: true, ..all_well() }),
-            ("program", Facts { program: Err("gone".into()), ..all_well() }),
-            ("check", Facts { checked: None, ..all_well() }),
-            ("check", Facts { checked: Some(Checked::Failed("exit code 1".into())), ..all_well() }),
-            ("idle", Facts { checked: incompatible.clone(), in_flight: None, ..all_well() }),
-            ("idle", Facts { checked: incompatible.clone(), in_flight: Some(2), ..all_well() }),
+            (
+                "running",
+                Facts {
+                    stopping: true,
+                    ..all_well()
+                },
+            ),
+            (
+                "noRollout",
+                Facts {
+                    settled: false,
+                    ..all_well()
+                },
+            ),
+            (
+                "written",
+                Facts {
+                    filing: true,
+                    ..all_well()
+                },
+            ),
+            (
+                "program",
+                Facts {
+                    program: Err("gone".into()),
+                    ..all_well()
+                },
+            ),
+            (
+                "check",
+                Facts {
+                    checked: None,
+                    ..all_well()
+                },
+            ),
+            (
+                "check",
+                Facts {
+                    checked: Some(Checked::Failed("exit code 1".into())),
+                    ..all_well()
+                },
+            ),
+            (
+                "idle",
+                Facts {
+                    checked: incompatible.clone(),
+                    in_flight: None,
+                    ..all_well()
+                },
+            ),
+            (
+                "idle",
+                Facts {
+                    checked: incompatible.clone(),
+                    in_flight: Some(2),
+                    ..all_well()
+                },
+            ),
         ];
         for (name, facts) in spoilt {
             let preflight = facts.preflight(version());
@@ -162,15 +215,26 @@ mod tests {
                 .unwrap();
             assert_eq!(failing.name, name);
         }
-        let idle = Facts { checked: incompatible, ..all_well() };
+        let idle = Facts {
+            checked: incompatible,
+            ..all_well()
+        };
         assert!(idle.preflight(version()).settled);
     }
 
     #[test]
     fn what_is_in_flight_matters_only_to_a_program_that_starts_anew() {
-        let busy = Facts { in_flight: None, ..all_well() };
+        let busy = Facts {
+            in_flight: None,
+            ..all_well()
+        };
         let preflight = busy.preflight(version());
         assert!(preflight.settled);
-        assert!(preflight.conditions.iter().all(|condition| condition.name != "idle"));
+        assert!(
+            preflight
+                .conditions
+                .iter()
+                .all(|condition| condition.name != "idle")
+        );
     }
 }

@@ -19,7 +19,10 @@ pub struct Inheritance<'a> {
 impl<'a> Inheritance<'a> {
     /// All that has to stay open.
     fn and(&self, keep: &[BorrowedFd<'a>]) -> Vec<BorrowedFd<'a>> {
-        keep.iter().copied().chain([self.state, self.back]).collect()
+        keep.iter()
+            .copied()
+            .chain([self.state, self.back])
+            .collect()
     }
 }
 
@@ -78,11 +81,7 @@ pub fn go_back(inheritance: Inheritance<'_>, keep: &[BorrowedFd<'_>], why: &str)
     execute(Path::new(&program), &arguments, &inheritance.and(keep))
 }
 
-fn execute(
-    program: &Path,
-    arguments: &[CString],
-    keep: &[BorrowedFd<'_>],
-) -> std::io::Error {
+fn execute(program: &Path, arguments: &[CString], keep: &[BorrowedFd<'_>]) -> std::io::Error {
     let Ok(path) = CString::new(program.as_os_str().as_bytes()) else {
         return std::io::ErrorKind::InvalidInput.into();
     };
@@ -111,7 +110,11 @@ fn execute(
 /// When the system does not let us have it.
 pub fn own_executable() -> std::io::Result<OwnedFd> {
     let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
-    Ok(rustix::fs::open("/proc/self/exe", flags, rustix::fs::Mode::empty())?)
+    Ok(rustix::fs::open(
+        "/proc/self/exe",
+        flags,
+        rustix::fs::Mode::empty(),
+    )?)
 }
 
 fn number(descriptor: impl AsFd) -> CString {

@@ -70,13 +70,17 @@ impl Supervisor {
                 socket: client.as_fd().as_raw_fd(),
                 came: client.came(),
             }),
-            links: self.links.values().map(super::super::link::Link::carry).collect(),
+            links: self
+                .links
+                .values()
+                .map(super::super::link::Link::carry)
+                .collect(),
             listen: listen.to_vec(),
             listeners: listeners
                 .into_iter()
                 .map(|(socket, named)| CarriedListener {
                     socket: socket.as_raw_fd(),
-                    asked: named.asked.clone(),
+                    named: named.clone(),
                 })
                 .collect(),
             control: self.control.as_fd().as_raw_fd(),

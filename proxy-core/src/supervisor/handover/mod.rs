@@ -39,8 +39,10 @@ use super::state::Supervisor;
 
 pub use book::Book;
 pub use check::check;
+pub(super) use exec::own_executable;
 pub use pause::AdmissionState;
-pub use resume::resume;
+pub(super) use resume::strays;
+pub use resume::{Handed, resume};
 
 use check::Check;
 use conditions::{Checked, Facts};
@@ -89,6 +91,11 @@ struct Asking {
 }
 
 impl Handover {
+    /// Begins in a process that had children before it: nobody else reaps them.
+    pub fn with_strays(strays: Vec<Process>) -> Self {
+        Self::resumed(Book::default(), strays)
+    }
+
     /// Goes on with the books of the image before, whose other children are to be reaped.
     fn resumed(book: Book, strays: Vec<Process>) -> Self {
         Self {
@@ -223,7 +230,11 @@ impl Supervisor {
         };
         let facts = self.facts(&task.to);
         if facts.stopping {
-            self.give_up(task, HandoverPhase::Deferred, deferred("the supervisor is stopping"));
+            self.give_up(
+                task,
+                HandoverPhase::Deferred,
+                deferred("the supervisor is stopping"),
+            );
             return;
         }
         let unsettled = facts.unsettled();

@@ -78,8 +78,12 @@ impl Pause {
         }
         if self.until <= now {
             return Step::Late(match unknown {
-                0 => format!("{held} connections were still in use after {PATIENCE:?}, and the new program cannot take them over"),
-                _ => format!("{unknown} workers did not say what they hold within {PATIENCE:?}, and the new program cannot take it over"),
+                0 => format!(
+                    "{held} connections were still in use after {PATIENCE:?}, and the new program cannot take them over"
+                ),
+                _ => format!(
+                    "{unknown} workers did not say what they hold within {PATIENCE:?}, and the new program cannot take it over"
+                ),
             });
         }
         Step::Wait
@@ -165,8 +169,12 @@ impl Supervisor {
         let (_, listeners) = self.listeners.carried();
         let keep: Vec<_> = listeners
             .into_iter()
-            .map(|(socket, _)| ("listener", socket))
-            .chain(self.board.waiting().map(|client| ("connection", client.as_fd())))
+            .map(|(socket, named)| (named.given_name(), socket))
+            .chain(
+                self.board
+                    .waiting()
+                    .map(|client| ("connection", client.as_fd())),
+            )
             .collect();
         tracing::info!(program = %program.display(), sockets = keep.len(), "starts anew");
         let error = exec::start_anew(program, &keep);

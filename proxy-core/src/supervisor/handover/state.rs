@@ -16,6 +16,7 @@ use crate::config::{Config, ConfigError, ListenAddress};
 
 use super::super::client::Progress;
 use super::super::link::CarriedLink;
+use super::super::listener::Named;
 use super::super::rollout::Machine;
 use super::super::rollouts::Rollouts;
 use super::super::state::LastFailure;
@@ -109,8 +110,8 @@ pub struct CarriedClient {
 pub struct CarriedListener {
     /// Its descriptor.
     pub socket: i32,
-    /// The entry of the configuration that it serves, if one does.
-    pub asked: Option<ListenAddress>,
+    /// Where it listens, and for which entry of the configuration.
+    pub named: Named,
 }
 
 /// Why a state cannot be taken over.

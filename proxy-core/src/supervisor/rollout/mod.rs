@@ -232,7 +232,10 @@ impl Machine {
                 leaving.shutdown_at = None;
                 leaving.kill_at = None;
                 effects.push(Effect::Kill(leaving.worker.generation));
-            } else if leaving.kill_at.is_none() {
+            } else if let Some(at) = leaving.kill_at {
+                // One that cannot hear us any more is told nothing.
+                leaving.kill_at = Some(at.min(last));
+            } else {
                 leaving.shutdown_at = Some(leaving.shutdown_at.map_or(last, |at| at.min(last)));
             }
         }
