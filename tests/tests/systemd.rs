@@ -260,7 +260,7 @@ async fn it_hears_of_the_start_of_rollouts_that_are_kept_and_fail_and_of_the_sto
     assert_eq!(text, "FDSTOREREMOVE=1\nFDNAME=listener-1");
     assert_eq!(
         manager.said().await,
-        "STOPPING=1\nSTATUS=stops, 1 stream drains on 1 older"
+        "STOPPING=1\nSTATUS=stops, 1 stream drains"
     );
     // What the manager still holds is no door any more.
     assert_eq!(ask(proxy.address).await, Asked::Refused);

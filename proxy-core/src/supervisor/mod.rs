@@ -29,6 +29,8 @@ mod snapshot;
 mod start;
 mod state;
 mod status;
+mod stop;
+mod stopping;
 mod switchboard;
 mod transfer;
 

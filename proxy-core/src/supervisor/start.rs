@@ -33,6 +33,7 @@ use super::service_manager::{self, Given, ServiceManager};
 use super::signals::Blocked;
 use super::snapshot::Snapshot;
 use super::state::Supervisor;
+use super::stopping::Stopping;
 use super::switchboard::Switchboard;
 
 /// What a supervisor cannot be without.
@@ -213,6 +214,7 @@ impl Supervisor {
             board: essentials.board,
             listeners: essentials.listeners,
             service_manager,
+            stopping: Stopping::default(),
             control: essentials.control,
             rollouts: Rollouts::default(),
             dropped_messages: 0,

@@ -183,7 +183,7 @@ impl Supervisor {
                 .rollouts
                 .latest()
                 .is_some_and(|latest| latest.verdict.is_none()),
-            stopping: machine.is_stopping(),
+            stopping: self.is_stopping(),
         }
     }
 }

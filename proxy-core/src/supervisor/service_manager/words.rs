@@ -123,29 +123,38 @@ pub(super) fn status(view: &View, machine: &Machine) -> String {
             worker.target.version, worker.generation
         )
     };
-    let others = [
-        machine.standby().map(|standby| named(standby, "stands by")),
-        machine
-            .candidate()
-            .map(|candidate| named(candidate, "is being started")),
-    ];
-    let first = match (machine.is_stopping(), machine.active()) {
-        (true, _) => "stops".to_owned(),
-        (false, Some(active)) => named(active, "serves"),
-        (false, None) => "nobody serves".to_owned(),
+    let (active, standby, candidate) = (machine.active(), machine.standby(), machine.candidate());
+    let first = match (view.stopping, active) {
+        (true, _) => Some("stops".to_owned()),
+        (false, Some(active)) => Some(named(active, "serves")),
+        (false, None) => Some("nobody serves".to_owned()),
     };
-    let drains = (view.draining > 0).then(|| drains(view));
-    let parts = [Some(first)].into_iter().chain(others).chain([drains]);
-    parts.flatten().collect::<Vec<_>>().join(", ")
+    let parts = [
+        first,
+        active
+            .filter(|_| view.stopping)
+            .map(|active| named(active, "still serves")),
+        standby.map(|standby| named(standby, "stands by")),
+        candidate.map(|candidate| named(candidate, "is being started")),
+        drains(view),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-fn drains(view: &View) -> String {
-    let older = view.draining;
-    match view.draining_streams {
-        0 if older == 1 => "1 older ends".to_owned(),
-        0 => format!("{older} older end"),
-        1 => format!("1 stream drains on {older} older"),
-        many => format!("{many} streams drain on {older} older"),
+fn drains(view: &View) -> Option<String> {
+    let (older, streams) = (view.draining, view.draining_streams);
+    let drain = match streams {
+        1 => "1 stream drains".to_owned(),
+        many => format!("{many} streams drain"),
+    };
+    match (older, streams) {
+        (0, _) => None,
+        // Whoever stops has no newer one.
+        (_, 0) if view.stopping => None,
+        (_, _) if view.stopping => Some(drain),
+        (1, 0) => Some("1 older ends".to_owned()),
+        (_, 0) => Some(format!("{older} older end")),
+        (_, _) => Some(format!("{drain} on {older} older")),
     }
 }
 
@@ -284,7 +293,17 @@ mod tests {
                 draining_streams: streams,
                 ..IDLE
             };
-            assert_eq!(drains(&view), words);
+            assert_eq!(drains(&view).as_deref(), Some(words));
+        }
+        assert_eq!(drains(&IDLE), None);
+        for (streams, words) in [(0, None), (1, Some("1 stream drains"))] {
+            let view = View {
+                draining: 2,
+                draining_streams: streams,
+                stopping: true,
+                ..IDLE
+            };
+            assert_eq!(drains(&view).as_deref(), words);
         }
     }
 
