@@ -34,6 +34,7 @@ use super::service_manager::{self, Given, ServiceManager};
 use super::signals::Blocked;
 use super::snapshot::Snapshot;
 use super::state::Supervisor;
+use super::stopping::Stopping;
 use super::switchboard::Switchboard;
 
 /// What a supervisor cannot be without.
@@ -88,7 +89,11 @@ pub fn serve(
     blocked: &Blocked,
 ) -> Result<(), SupervisorError> {
     let failed = SupervisorError::system("take what it was given");
-    let mut given = service_manager::take(&|name| std::env::var_os(name)).map_err(failed)?;
+    let mut given = Vec::new();
+    if left_open.is_empty() {
+        // What a service manager said at the start of this process still stands there after an exec, and is true no more.
+        given = service_manager::take(&|name| std::env::var_os(name)).map_err(failed)?;
+    }
     for LeftOpen { name, descriptor } in left_open {
         let descriptor = inherited(descriptor).map_err(failed)?;
         given.push(Given { name, descriptor });
@@ -211,6 +216,7 @@ impl Supervisor {
             board: essentials.board,
             listeners: essentials.listeners,
             service_manager,
+            stopping: Stopping::default(),
             control: essentials.control,
             on_event,
             rollouts: Rollouts::default(),

@@ -331,7 +331,7 @@ impl Supervisor {
     fn facts(&self, to: &PackageVersion) -> Facts {
         let known = |link: &super::link::Link| link.load.exchanges;
         Facts {
-            stopping: self.machine.is_stopping(),
+            stopping: self.is_stopping(),
             settled: self.machine.is_settled() && self.effects.is_empty(),
             filing: self.is_filing(),
             program: match self.origin.executable_of(&self.home, to) {
