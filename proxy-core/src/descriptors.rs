@@ -153,3 +153,33 @@ pub fn tcp_counts(socket: BorrowedFd<'_>) -> Option<TcpCounts> {
             .saturating_add(u64::from(not_sent)),
     })
 }
+
+/// Takes over a descriptor that an earlier image of this process, or whoever started it, left open for us. It is closed
+/// in every process that is started from now on.
+///
+/// # Errors
+/// When it is not open.
+pub fn inherited(number: i32) -> std::io::Result<OwnedFd> {
+    if number <= 2 || looked_at(number, |_| ()).is_none() {
+        return Err(std::io::Error::new(
+            std::io::ErrorKind::InvalidInput,
+            format!("descriptor {number} is not one that was left open for us"),
+        ));
+    }
+    // SAFETY: it was open when this image began, for its number came from outside, and what this image opens gets
+    // another number; the callers take each number once, before anything else could own it.
+    let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
+    rustix::io::fcntl_setfd(&descriptor, rustix::io::FdFlags::CLOEXEC)?;
+    Ok(descriptor)
+}
+
+/// Looks at a descriptor by its number, without taking it over; nothing when it is not open.
+pub fn looked_at<T>(number: i32, look: impl FnOnce(BorrowedFd<'_>) -> T) -> Option<T> {
+    if number < 0 {
+        return None;
+    }
+    // SAFETY: borrowed for the length of this call only; the first thing that is done with it tells whether it is open.
+    let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+    rustix::io::fcntl_getfd(descriptor).ok()?;
+    Some(look(descriptor))
+}

@@ -4,7 +4,7 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -14,10 +14,14 @@ use staging::home::Home;
 
 use crate::error::ControlError;
 use crate::http::{Answer, HttpError};
+use crate::supervisor::{Handover, HandoverRequest, Preflight};
 use crate::types::{DrainAnswer, DrainRequest, ErrorBody, RolloutRecord, Status, Streams};
 
 /// The largest JSON answer that is read, in bytes.
 const ANSWER_LIMIT: u64 = 4 * 1024 * 1024;
+
+/// How often a question is asked anew whose answer was cut.
+const TRIES: u32 = 3;
 
 /// How long the client waits, and for what.
 #[derive(Debug, Clone, Copy)]
@@ -96,13 +100,92 @@ impl Client {
         self.get(&format!("/rollouts/{id}"))
     }
 
+    /// `POST /supervisor`: the supervisor shall go on as another program. The answer says that it begins; how it ends
+    /// stands in the status.
+    ///
+    /// # Errors
+    /// [`ControlError`]; `Refused` when it was not begun.
+    pub fn hand_over(&self, request: &HandoverRequest) -> Result<Handover, ControlError> {
+        self.post("/supervisor", request)
+    }
+
+    /// `GET /preflight`: whether that would go. Changes nothing.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub fn preflight(&self, version: Option<&str>) -> Result<Preflight, ControlError> {
+        let query = version.map(|version| format!("?version={version}"));
+        let path = format!("/preflight{}", query.unwrap_or_default());
+        self.get_within(&path, self.deadlines.silence)
+    }
+
+    /// Waits until the handover `begun` has ended, whichever program tells it. The supervisor is away for a moment
+    /// meanwhile; one that stays away, or knows nothing of it, is an error.
+    ///
+    /// # Errors
+    /// [`ControlError`]
+    pub fn await_handover(&self, begun: &Handover) -> Result<Status, ControlError> {
+        let start = Instant::now();
+        let mut heard = start;
+        loop {
+            let why = match self.status() {
+                Ok(status) => {
+                    heard = Instant::now();
+                    let ended = match &status.handover {
+                        Some(last) if last.id == begun.id => last.phase.exit().is_some(),
+                        // Another image, which was started anew, or another handover since.
+                        _ => true,
+                    };
+                    if ended {
+                        return Ok(status);
+                    }
+                    None
+                }
+                Err(error) => Some(error),
+            };
+            if heard.elapsed() >= self.deadlines.away || start.elapsed() >= self.deadlines.verdict {
+                return Err(why.unwrap_or(ControlError::Silent {
+                    request: "GET /status".to_owned(),
+                    after: start.elapsed(),
+                }));
+            }
+            std::thread::sleep(self.deadlines.poll);
+        }
+    }
+
     /// `GET` of a path whose answer is JSON.
     ///
     /// # Errors
     /// [`ControlError`].
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ControlError> {
+        self.get_within(path, self.deadlines.answer)
+    }
+
+    fn get_within<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        within: Duration,
+    ) -> Result<T, ControlError> {
+        let mut tries = 0;
+        loop {
+            match self.get_once(path, within) {
+                // The supervisor replaced itself while it was asked. Asking once more changes nothing.
+                Err(ControlError::Exchange { source, .. }) if is_cut(&source) && tries < TRIES => {
+                    tries += 1;
+                    std::thread::sleep(self.deadlines.poll);
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn get_once<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        within: Duration,
+    ) -> Result<T, ControlError> {
         let request = format!("GET {path}");
-        let answer = self.exchange("GET", path, b"", self.deadlines.answer)?;
+        let answer = self.exchange("GET", path, b"", within)?;
         self.read(request, answer)
     }
 
@@ -256,7 +339,7 @@ impl Client {
                 source.kind(),
                 io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
             );
-            if gone || !socket.exists() {
+            if gone || matches!(socket.try_exists(), Ok(false)) {
                 ControlError::NotRunning {
                     home: self.home.root().to_owned(),
                 }
@@ -286,6 +369,14 @@ fn connect(path: &Path, write: Duration, read: Duration) -> io::Result<UnixStrea
     let stream = UnixStream::from(socket);
     stream.set_read_timeout(Some(read))?;
     Ok(stream)
+}
+
+/// The peer ended the connection before it had answered.
+fn is_cut(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+    )
 }
 
 fn timed_out(error: &io::Error) -> bool {

@@ -7,6 +7,7 @@ pub mod client;
 pub mod error;
 mod follow;
 pub mod http;
+pub mod supervisor;
 pub mod types;
 pub mod watch;
 

@@ -51,6 +51,9 @@ pub struct Status {
     /// What the updater last did.
     #[serde(default)]
     pub update: serde_json::Value,
+    /// How far the supervisor's own move to another program is, or how the last one ended.
+    #[serde(default)]
+    pub handover: Option<crate::supervisor::Handover>,
     /// Budgets.
     #[serde(default)]
     pub budget: serde_json::Value,
@@ -289,6 +292,8 @@ pub enum By {
     Recovery,
     /// The supervisor at its start, because a version was pending.
     Pending,
+    /// The supervisor, because another version was selected.
+    Selection,
 }
 
 /// The body of `POST /rollouts`.

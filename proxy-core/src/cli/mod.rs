@@ -14,6 +14,8 @@ use clap::{Parser, Subcommand};
 use staging::home::Home;
 use staging::report::{Exit, Failure, Format, finish, line};
 
+use crate::supervisor::{self, handover::Handed};
+
 /// A reverse proxy for LLM APIs that updates itself without cutting a stream.
 #[derive(Debug, Parser)]
 #[command(
@@ -38,7 +40,23 @@ struct Arguments {
 enum Command {
     /// Run the supervisor: own the port, start a worker, roll when asked.
     #[command(after_help = "Example:\n  ROLLPROXY_HOME=~/.rollproxy rollproxy serve")]
-    Serve,
+    Serve {
+        /// Go on as the supervisor whose state this descriptor holds (by the program before, never by hand).
+        #[arg(long, hide = true, value_name = "FD")]
+        resume: Option<i32>,
+        /// The program before, to be executed again if the state cannot be taken over.
+        #[arg(long, hide = true, value_name = "FD", requires = "resume")]
+        back: Option<i32>,
+        /// Why the other program gave the state back.
+        #[arg(long, hide = true, requires = "resume", conflicts_with = "back")]
+        came_back: Option<String>,
+        /// Read the state that this descriptor holds, and change nothing.
+        #[arg(long, hide = true, value_name = "FD", conflicts_with = "resume")]
+        check_state: Option<i32>,
+        /// A socket that was left open: listener=FD or connection=FD.
+        #[arg(long, hide = true, conflicts_with_all = ["resume", "check_state"])]
+        given: Vec<supervisor::Given>,
+    },
     /// Serve HTTP for a supervisor (started by it, never by hand).
     #[command(hide = true)]
     Worker {
@@ -83,12 +101,18 @@ enum Command {
     },
     /// Replace the worker by a new generation, with the configuration as it now is.
     #[command(
-        after_help = "Example:\n  rollproxy restart\n\nExit codes: 0 kept, 1 failed (nothing changed), 2 activated but not verified, 3 rolled back, 75 deferred or superseded."
+        after_help = "Examples:\n  rollproxy restart\n  rollproxy restart --supervisor\n  rollproxy restart --supervisor --check\n\nExit codes: 0 kept or moved, 1 failed (nothing changed), 2 activated but not verified, 3 rolled back, 75 deferred or superseded."
     )]
     Restart {
         /// Roll to this installed version instead of the one that runs (selects it when kept).
         #[arg(long)]
         to: Option<String>,
+        /// Replace the supervisor itself, in place, by the selected version (or the one of --to).
+        #[arg(long)]
+        supervisor: bool,
+        /// Change nothing: show each condition for replacing the supervisor, and whether it holds.
+        #[arg(long)]
+        check: bool,
         /// `text` or `json` (a line a step, the verdict last).
         #[arg(long, default_value = "text")]
         format: Format,
@@ -119,7 +143,24 @@ pub fn main() -> ExitCode {
         return Exit::Done.into();
     }
     match arguments.command {
-        Some(Command::Serve) => finish(serve::supervisor(), Format::Text),
+        Some(Command::Serve {
+            check_state: Some(state),
+            ..
+        }) => serve::check_state(state),
+        Some(Command::Serve {
+            resume: Some(state),
+            back,
+            came_back,
+            ..
+        }) => finish(
+            serve::resume(&Handed {
+                state,
+                back,
+                came_back,
+            }),
+            Format::Text,
+        ),
+        Some(Command::Serve { given, .. }) => finish(serve::supervisor(&given), Format::Text),
         Some(Command::Worker { generation }) => finish(serve::worker(generation), Format::Text),
         Some(Command::Status {
             watch,
@@ -140,7 +181,19 @@ pub fn main() -> ExitCode {
             yes,
             format,
         }) => finish(drain::drain(generation, yes, format), format),
-        Some(Command::Restart { to, format }) => finish(restart::restart(to, format), format),
+        Some(Command::Restart {
+            to,
+            check: true,
+            format,
+            ..
+        }) => finish(restart::check(to.as_deref(), format), format),
+        Some(Command::Restart {
+            to,
+            supervisor: true,
+            format,
+            ..
+        }) => finish(restart::supervisor(to, format), format),
+        Some(Command::Restart { to, format, .. }) => finish(restart::restart(to, format), format),
         Some(Command::Demo { plain }) => demo::demo(plain),
         // `arg_required_else_help` leaves only `--verbose` without `--version`, which clap refuses itself.
         None => Exit::Usage.into(),

@@ -74,6 +74,9 @@ impl Supervisor {
                 version,
             } => {
                 tracing::info!(rollout, generation, step);
+                if step == "activated" {
+                    self.listeners_open(rollout);
+                }
                 self.rollouts.step(rollout, step, generation, version);
             }
             Effect::Conclude(conclusion) => self.conclude(conclusion),
@@ -130,6 +133,7 @@ impl Supervisor {
         let process = Process::spawn(Plan {
             executable: &executable,
             generation,
+            version: &target.version,
             channel: theirs,
             config,
             home: self.home.root(),
@@ -221,7 +225,11 @@ impl Supervisor {
                 self.inquiries.answered(generation, id, total, streams);
             }
             // Asked for by nobody yet.
-            ToSupervisor::Admission { .. } => {}
+            ToSupervisor::Admission {
+                id,
+                connections,
+                exchanges,
+            } => self.heard_admission(generation, id, connections, exchanges),
             ToSupervisor::SocketReturned { id } => self.socket_returned(generation, id, descriptor),
         }
     }
@@ -282,6 +290,7 @@ impl Supervisor {
             self.board
                 .configure(rollout.queue_limit, rollout.queue_timeout);
         }
+        self.listeners_follow(&conclusion);
         if conclusion.verdict == Outcome::Kept && conclusion.note.is_none() {
             conclusion.note = self.rollouts.note(conclusion.rollout);
         }
@@ -321,7 +330,11 @@ impl Supervisor {
             .map(|request| request.by);
         self.on_event
             .tell(Notice::of_verdict(&verdict, by, staging::clock::now()));
+        let kept = verdict.verdict == Outcome::Kept;
         self.rollouts.conclude(verdict);
+        if kept {
+            self.follow_selection();
+        }
     }
 
     pub(super) fn remember_failure(&mut self, text: String) {

@@ -1,10 +1,13 @@
 //! The control socket: HTTP/1.1 and JSON for our own user and root. It asks the main loop, it decides nothing.
 
 use std::convert::Infallible;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use control::supervisor::{Admission, AdmissionRequest, Handover, HandoverRequest, Preflight};
 use control::types::{DrainRequest, ErrorBody, RolloutRecord, RolloutRequest, Status, Streams};
 use futures_util::StreamExt;
 use http::{Method, Request, Response, StatusCode};
@@ -37,6 +40,15 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What the socket asks of the main loop.
 pub enum Command {
+    /// `POST /supervisor`.
+    Handover(HandoverRequest, oneshot::Sender<Result<Handover, Failure>>),
+    /// `GET /preflight`, perhaps of another version than the selected one.
+    Preflight(
+        Option<String>,
+        oneshot::Sender<Result<oneshot::Receiver<Preflight>, Failure>>,
+    ),
+    /// `POST /admission`.
+    Admission(AdmissionRequest, oneshot::Sender<Admission>),
     /// `GET /status`.
     Status(oneshot::Sender<Status>),
     /// `POST /rollouts`.
@@ -76,6 +88,19 @@ pub struct Door {
     pub commands: mpsc::UnboundedSender<Command>,
     /// Changes whenever the status did.
     pub changes: watch::Receiver<u64>,
+    /// Counts the requests that are being answered.
+    pub _answering: Answering,
+}
+
+/// How many connections of the control socket are open.
+#[derive(Debug, Clone, Default)]
+pub struct Answering(Arc<()>);
+
+impl Answering {
+    /// Besides the supervisor's own, the door's and its listener's, each connection holds one.
+    pub fn count(&self) -> usize {
+        Arc::strong_count(&self.0).saturating_sub(2)
+    }
 }
 
 /// Binds the socket, 0600. The caller holds the supervisor lock, so a socket file that is
@@ -83,7 +108,7 @@ pub struct Door {
 ///
 /// # Errors
 /// When the system refuses.
-pub fn bind(home: &Home) -> Result<UnixListener, ApiError> {
+pub fn bind(home: &Home) -> Result<OwnedFd, ApiError> {
     let path = home.control_socket();
     let failed = |source| ApiError::Bind {
         path: path.clone(),
@@ -94,9 +119,10 @@ pub fn bind(home: &Home) -> Result<UnixListener, ApiError> {
         _ => {}
     }
     let address = home.socket_address()?;
-    let listener = UnixListener::bind(address.path()).map_err(failed)?;
+    let listener = std::os::unix::net::UnixListener::bind(address.path()).map_err(failed)?;
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
-    Ok(listener)
+    listener.set_nonblocking(true).map_err(failed)?;
+    Ok(listener.into())
 }
 
 /// Serves until the runtime ends.
@@ -152,6 +178,9 @@ async fn answer(request: Request<Incoming>, door: &Door) -> Answer {
         (&Method::GET, "/status/events") => events(&request, door.clone()),
         (&Method::GET, "/streams") => streams(&request, door).await,
         (&Method::POST, "/drains") => drain(request, door).await,
+        (&Method::POST, "/supervisor") => handover(request, door).await,
+        (&Method::GET, "/preflight") => preflight(query(&request, "version"), door).await,
+        (&Method::POST, "/admission") => admission(request, door).await,
         (&Method::POST, "/rollouts") => roll(request, door).await,
         (&Method::GET, path) if path.starts_with("/rollouts/") => {
             rollout(path, query(&request, "nonce"), door).await
@@ -239,6 +268,24 @@ fn number(request: &Request<Incoming>, name: &str) -> Result<Option<u64>, Failur
         .map_err(|_| bad_request(format!("{name} is {text:?}, which is no number")))
 }
 
+async fn handover(request: Request<Incoming>, door: &Door) -> Result<Answer, Failure> {
+    let wanted: HandoverRequest = body(request, "request for a handover").await?;
+    let begun = ask(door, |reply| Command::Handover(wanted, reply)).await??;
+    Ok(json(StatusCode::OK, &begun))
+}
+
+async fn preflight(version: Option<String>, door: &Door) -> Result<Answer, Failure> {
+    let asked = ask(door, |reply| Command::Preflight(version, reply)).await??;
+    let preflight = asked.await.map_err(|_| stopping())?;
+    Ok(json(StatusCode::OK, &preflight))
+}
+
+async fn admission(request: Request<Incoming>, door: &Door) -> Result<Answer, Failure> {
+    let wanted: AdmissionRequest = body(request, "admission request").await?;
+    let now = ask(door, |reply| Command::Admission(wanted, reply)).await?;
+    Ok(json(StatusCode::OK, &now))
+}
+
 async fn rollout(path: &str, nonce: Option<String>, door: &Door) -> Result<Answer, Failure> {
     let number = path.trim_start_matches("/rollouts/");
     let id: u64 = number
@@ -284,17 +331,18 @@ async fn ask<T>(
     door: &Door,
     command: impl FnOnce(oneshot::Sender<T>) -> Command,
 ) -> Result<T, Failure> {
-    let gone = || {
-        Failure::new(
-            "SUPERVISOR_STOPPING",
-            "the supervisor is stopping; ask again when it runs",
-            Exit::Deferred,
-            true,
-        )
-    };
     let (reply, answer) = oneshot::channel();
-    door.commands.send(command(reply)).map_err(|_| gone())?;
-    answer.await.map_err(|_| gone())
+    door.commands.send(command(reply)).map_err(|_| stopping())?;
+    answer.await.map_err(|_| stopping())
+}
+
+fn stopping() -> Failure {
+    Failure::new(
+        "SUPERVISOR_STOPPING",
+        "the supervisor is stopping; ask again when it runs",
+        Exit::Deferred,
+        true,
+    )
 }
 
 fn bad_request(message: String) -> Failure {

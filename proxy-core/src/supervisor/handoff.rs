@@ -23,7 +23,10 @@ impl Supervisor {
     /// What the backlog holds costs no descriptor. The ones kept back are what a recovery, the control
     /// socket and the clerk need.
     pub(super) fn accept_room(&self) -> usize {
-        if self.machine.is_stopping() || self.accept_again_at.is_some() {
+        if self.machine.is_stopping()
+            || self.accept_again_at.is_some()
+            || self.admission.until().is_some()
+        {
             return 0;
         }
         let held = self.board.queued() + self.board.on_their_way();
@@ -44,6 +47,9 @@ impl Supervisor {
 
     /// Offers what waits to the active worker, in accept order.
     pub(super) fn offer_waiting(&mut self, now: Moment) {
+        if self.is_paused(now) {
+            return;
+        }
         let Some(generation) = self.machine.active().map(|active| active.generation) else {
             return;
         };

@@ -1,7 +1,9 @@
 //! One worker as the supervisor holds it: its process and its channel.
 
 use std::collections::VecDeque;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use serde::{Deserialize, Serialize};
 
 use crate::channel::{
     Addressee, Channel, Datagram, Id, SendFailure, ToSupervisor, ToWorker, decode, encode,
@@ -16,7 +18,8 @@ use super::rollout::Generation;
 const MESSAGES_A_TURN: usize = 256;
 
 /// What a worker last said it has in hand.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Load {
     /// Client connections.
     pub connections: u64,
@@ -160,6 +163,67 @@ impl Link {
             }
         }
         heard
+    }
+}
+
+/// A worker, for another process image.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CarriedLink {
+    /// Its number.
+    pub generation: Generation,
+    /// Its process, which is not reaped yet.
+    pub pid: u32,
+    /// Its channel's descriptor, unless that has ended.
+    pub channel: Option<i32>,
+    liveness: Liveness,
+    #[serde(default)]
+    load: Load,
+    #[serde(default)]
+    closed_at: Option<Moment>,
+    /// What it is still to be told.
+    #[serde(default)]
+    outbox: Vec<String>,
+}
+
+impl Link {
+    /// Everything as it is.
+    pub fn carry(&self) -> CarriedLink {
+        CarriedLink {
+            generation: self.generation,
+            pid: self.process.pid(),
+            channel: self
+                .channel
+                .as_ref()
+                .map(|channel| channel.as_fd().as_raw_fd()),
+            liveness: self.liveness.clone(),
+            load: self.load,
+            closed_at: self.closed_at,
+            // Our own words: JSON, and so text.
+            outbox: self
+                .outbox
+                .iter()
+                .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+                .collect(),
+        }
+    }
+
+    /// The descriptor that has to be carried for [`CarriedLink::channel`].
+    pub fn channel(&self) -> Option<BorrowedFd<'_>> {
+        self.channel.as_ref().map(AsFd::as_fd)
+    }
+
+    /// The same again.
+    pub fn resume(carried: CarriedLink, process: Process, channel: Option<Channel>) -> Self {
+        Self {
+            generation: carried.generation,
+            process,
+            liveness: carried.liveness,
+            load: carried.load,
+            closed_at: carried.closed_at,
+            channel,
+            outbox: carried.outbox.into_iter().map(String::into_bytes).collect(),
+        }
     }
 }
 

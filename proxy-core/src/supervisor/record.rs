@@ -182,5 +182,6 @@ fn word(by: By) -> &'static str {
         By::Signal => "signal",
         By::Recovery => "recovery",
         By::Pending => "pending",
+        By::Selection => "selection",
     }
 }

@@ -31,6 +31,13 @@ impl Supervisor {
             Command::Rollout(id, nonce, reply) => {
                 let _ = reply.send(self.rollout(id, nonce.as_deref()));
             }
+            Command::Handover(request, reply) => {
+                let _ = reply.send(self.ask_handover(&request));
+            }
+            Command::Preflight(version, reply) => self.ask_preflight(version.as_deref(), reply),
+            Command::Admission(request, reply) => {
+                let _ = reply.send(self.admit(request));
+            }
             Command::Streams(generation, reply) => {
                 let _ = reply.send(self.ask_streams(generation));
             }
@@ -51,7 +58,8 @@ impl Supervisor {
                 tracing::info!(again = self.machine.is_stopping(), "stops");
                 // Who was accepted already is still served.
                 self.offer_waiting(Moment::now());
-                self.listeners.clear();
+                let closing = self.listeners.take_all();
+                self.close_listeners(closing);
                 let timeout = self.config.config.server.stop_timeout;
                 self.machine.stop(Moment::now(), timeout, &mut self.effects);
             }
@@ -126,7 +134,7 @@ impl Supervisor {
         };
         self.origin.executable_of(&self.home, &version)?;
         refuse_known_bad(&self.home, &request, &version)?;
-        let (snapshot, mut notes) = self.read_configuration()?;
+        let (snapshot, notes) = self.read_configuration()?;
         let target = Target {
             version: version.clone(),
             config: snapshot.digest.clone(),
@@ -134,7 +142,7 @@ impl Supervisor {
         if request.pin.is_some() && self.runs_already(&target) {
             return Ok(self.keep_as_it_is(request, target));
         }
-        notes.extend(self.listen_note(&snapshot));
+        let prepared = self.prepare_listeners(&snapshot)?;
         self.snapshots.insert(snapshot.digest.clone(), snapshot);
         let by = request.by;
         match self
@@ -144,6 +152,7 @@ impl Supervisor {
             Answer::Started(id) => {
                 tracing::info!(rollout = id, %version, ?by, "rollout");
                 self.rollouts.begin(id, version, request);
+                self.listeners.begin(id, prepared);
                 if !notes.is_empty() {
                     self.rollouts.set_note(id, notes.join("; "));
                 }
@@ -151,14 +160,18 @@ impl Supervisor {
             }
             Answer::Joined(id) => {
                 self.rollouts.join(id, &request);
+                prepared.withdraw();
                 Ok(id)
             }
-            Answer::Refused(refusal) => Err(Failure::new(
-                refusal.code(),
-                refusal.to_string(),
-                Exit::Deferred,
-                true,
-            )),
+            Answer::Refused(refusal) => {
+                prepared.withdraw();
+                Err(Failure::new(
+                    refusal.code(),
+                    refusal.to_string(),
+                    Exit::Deferred,
+                    true,
+                ))
+            }
         }
     }
 
@@ -207,6 +220,10 @@ impl Supervisor {
     }
 
     /// The rollout that is decided and not yet on disk: the selection's serial is about to change.
+    pub(super) fn is_filing(&self) -> bool {
+        self.being_filed().is_some()
+    }
+
     fn being_filed(&self) -> Option<RolloutId> {
         let latest = self.rollouts.latest()?;
         (latest.verdict.is_none() && self.machine.under_way() != Some(latest.id))
@@ -227,14 +244,6 @@ impl Supervisor {
         Snapshot::seal(loaded.config)
             .map(|snapshot| (Rc::new(snapshot), loaded.warnings))
             .map_err(|error| Failure::new("SYSTEM", error.to_string(), Exit::Failed, true))
-    }
-
-    /// The listeners are the supervisor's own: another generation does not change them.
-    fn listen_note(&self, wanted: &Snapshot) -> Option<String> {
-        (wanted.config.server.listen != self.bound).then(|| {
-            "[server] listen was changed: that takes effect when the supervisor is started anew; everything else has"
-                .to_owned()
-        })
     }
 
     fn runs_already(&self, target: &Target) -> bool {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use control::types::{By, Line, RolloutRecord, RolloutRequest, Step, Verdict};
+use serde::{Deserialize, Serialize};
 use staging::version::PackageVersion;
 use tokio::sync::mpsc;
 
@@ -14,7 +15,8 @@ const REMEMBERED: usize = 64;
 /// What somebody who waits for a rollout reads.
 pub type Lines = mpsc::UnboundedReceiver<Line>;
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Entry {
     record: RolloutRecord,
     request: RolloutRequest,
@@ -22,11 +24,13 @@ struct Entry {
     joined: Vec<String>,
     /// What whoever asked should know about a verdict of `kept`.
     note: Option<String>,
+    /// Whoever waits when the supervisor goes on as another program asks again.
+    #[serde(skip)]
     waiting: Vec<mpsc::UnboundedSender<Line>>,
 }
 
 /// All rollouts of this supervisor that are still remembered.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Rollouts {
     entries: BTreeMap<RolloutId, Entry>,
 }

@@ -1,8 +1,10 @@
 //! What a supervisor holds. `run` waits for it all; `act`, `handoff`, `requests` and `status` are its hands.
 
 use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use staging::home::Home;
@@ -12,14 +14,14 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Sleep;
 
 use crate::clock::Moment;
-use crate::config::ListenAddress;
 
-use super::api::Command;
+use super::api::{Answering, Command};
 use super::clerk::{Clerk, Filed};
 use super::client::Client;
+use super::handover::{AdmissionState, Handover};
 use super::held::{Confirmations, Inquiries};
 use super::link::Link;
-use super::listener::Listener;
+use super::listener::Listeners;
 use super::on_event::Runner;
 use super::origin::Origin;
 use super::rollout::{Effect, Event, Generation, Machine};
@@ -42,7 +44,7 @@ pub(super) struct LastFailure {
 pub(super) struct Supervisor {
     pub(super) home: Home,
     /// Held for life: whoever has it owns the home.
-    pub(super) _lock: SupervisorLock,
+    pub(super) lock: Arc<SupervisorLock>,
     pub(super) identity: ProcessIdentity,
     pub(super) origin: Origin,
     pub(super) since: jiff::Timestamp,
@@ -55,16 +57,19 @@ pub(super) struct Supervisor {
     pub(super) effects: Vec<Effect>,
     pub(super) links: BTreeMap<Generation, Link>,
     pub(super) board: Switchboard<Client>,
-    pub(super) listeners: Vec<Listener>,
-    pub(super) addresses: Vec<String>,
-    /// What the listeners were asked for.
-    pub(super) bound: Vec<ListenAddress>,
+    pub(super) listeners: Listeners,
     pub(super) rollouts: Rollouts,
     /// Channel messages that were dropped.
     pub(super) dropped_messages: u64,
     pub(super) last_failure: Option<LastFailure>,
     pub(super) inquiries: Inquiries,
     pub(super) confirmations: Confirmations,
+    /// The control socket, to be handed over.
+    pub(super) control: OwnedFd,
+    pub(super) handover: Handover,
+    pub(super) admission: AdmissionState,
+    /// How many requests of the control socket are being answered.
+    pub(super) answering: Answering,
     pub(super) clerk: Clerk,
     pub(super) on_event: Runner,
     pub(super) retry_at: Option<Moment>,

@@ -24,7 +24,7 @@ impl Supervisor {
             supervisor_version: self.origin.version.clone(),
             supervisor_pid: self.identity.pid,
             nonce: self.identity.nonce.clone(),
-            listeners: self.addresses.clone(),
+            listeners: self.listeners.addresses(),
             home: self.home.root().display().to_string(),
             since: self.since,
             worker_version: self
@@ -48,6 +48,7 @@ impl Supervisor {
                 "lastCheck": state.last_check,
                 "nextAttempt": state.next_attempt,
             }),
+            handover: self.handover.record().cloned(),
             budget: serde_json::json!({}),
             telemetry: serde_json::json!({}),
         }
@@ -153,6 +154,10 @@ impl Supervisor {
         self.rollouts
             .latest()
             .map(|record| (record.id, record.steps.len(), record.verdict.is_some()))
+            .hash(&mut hasher);
+        self.handover
+            .record()
+            .map(|record| (record.id, record.at))
             .hash(&mut hasher);
         hasher.finish()
     }

@@ -104,6 +104,12 @@ impl<T> Switchboard<T> {
         })
     }
 
+    /// A client connected whose listener is being closed: it lines up although the queue may be full, since the
+    /// kernel has let it in and nobody else can take it.
+    pub fn arrived_last(&mut self, now: Moment, socket: T) {
+        self.queue.push_returned(now, socket);
+    }
+
     /// A connection between two requests came back: it lines up although the queue may be full, whose bound is for
     /// new clients. These are as many as were served, and are handed on at once.
     pub fn returned(&mut self, now: Moment, generation: Generation, socket: T) {
@@ -283,6 +289,17 @@ impl<T> Switchboard<T> {
         self.ways.values().map(|way| way.transfers.len()).sum()
     }
 
+    /// Everyone who waits.
+    pub fn waiting(&self) -> impl Iterator<Item = &T> {
+        self.queue.iter().map(|waiting| &waiting.socket)
+    }
+
+    /// Everyone who is here: who waits, and of who is on the way our copy.
+    pub fn sockets(&self) -> impl Iterator<Item = &T> {
+        let on_their_way = self.ways.values().flat_map(|way| way.transfers.sockets());
+        self.waiting().chain(on_their_way)
+    }
+
     /// What was counted.
     pub fn counters(&self) -> Counters {
         self.counters
@@ -317,6 +334,17 @@ struct CarriedWay<S> {
     pause: Option<Moment>,
     refusals: u32,
     uncredited: u32,
+}
+
+impl<S> Carried<S> {
+    /// Every socket in it.
+    pub fn sockets(&self) -> impl Iterator<Item = &S> {
+        let on_their_way = self.ways.iter().flat_map(|way| way.transfers.sockets());
+        self.queue
+            .iter()
+            .map(|waiting| &waiting.socket)
+            .chain(on_their_way)
+    }
 }
 
 impl<T> Switchboard<T> {

@@ -148,6 +148,13 @@ impl<T> Transfers<T> {
             .min()
     }
 
+    /// Our copies.
+    pub fn sockets(&self) -> impl Iterator<Item = &T> {
+        self.under_way
+            .values()
+            .map(|transfer| &transfer.waiting.socket)
+    }
+
     /// How many are under way.
     pub fn len(&self) -> usize {
         self.under_way.len()
@@ -173,6 +180,15 @@ pub struct Carried<S> {
     next: Id,
     credits: usize,
     answer_within: Duration,
+}
+
+impl<S> Carried<S> {
+    /// Every socket in it.
+    pub fn sockets(&self) -> impl Iterator<Item = &S> {
+        self.under_way
+            .iter()
+            .map(|(_, transfer)| &transfer.waiting.socket)
+    }
 }
 
 impl<T> Transfers<T> {

@@ -33,7 +33,6 @@ impl Dice {
 
 /// A worker as it really is.
 struct Model {
-    target: Target,
     /// What it, or the kernel, will say of it, in order.
     says: VecDeque<Event>,
     /// When it became the active one.
@@ -406,12 +405,9 @@ impl World {
         for effect in effects {
             match effect {
                 Effect::Spawn { generation, target } => self.spawn(generation, target),
-                Effect::Activate(generation) => {
-                    // An answer may be lost, or never given.
-                    if !self.trouble() {
-                        self.will_say(generation, Event::Activated);
-                    }
-                }
+                // An answer may be lost, or never given.
+                Effect::Activate(_) if self.trouble() => {}
+                Effect::Activate(generation) => self.will_say(generation, Event::Activated),
                 Effect::Drain(generation) => {
                     self.will_say(generation, Event::Drained);
                     self.will_say(generation, exited());
@@ -441,7 +437,6 @@ impl World {
         self.workers.insert(
             generation,
             Model {
-                target,
                 says,
                 active_since: None,
                 failed: false,
