@@ -2,11 +2,16 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// A moment on `CLOCK_MONOTONIC`, in nanoseconds since the machine started.
 ///
 /// `std::time::Instant` cannot be made in a test or written into a state that another process
 /// image reads; this can. The decisions of the supervisor take it as an argument.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
 pub struct Moment(u64);
 
 impl Moment {

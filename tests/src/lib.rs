@@ -6,6 +6,7 @@
 
 mod archive;
 mod binaries;
+mod by_hand;
 mod check;
 mod command;
 mod feed;
@@ -21,6 +22,7 @@ mod wait;
 
 pub use archive::{Pack, signed_for, tiny};
 pub use binaries::{Binaries, binaries};
+pub use by_hand::{ByHand, connection};
 pub use check::{Check, Standing};
 pub use command::{Finished, Tool};
 pub use feed::TestFeed;

@@ -3,20 +3,21 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Child, Command, Stdio};
+use std::os::fd::OwnedFd;
+use std::process::Command;
 
 use command_fds::{CommandFdExt, FdMapping};
 use control::types::Outcome;
 use fixtures::client::KeepAlive;
 use fixtures::upstream::Upstream;
-use harness::{Asked, Proxy, Starting, TestHome, ask, binaries, by_person, process, until_some};
-use rollproxy::channel::{
-    Addressee, Channel, Datagram, MAX_DATAGRAM, ToSupervisor, ToWorker, decode, encode, pair,
+use harness::{
+    Asked, ByHand, Proxy, Starting, TestHome, ask, binaries, by_person, connection, process,
+    until_some,
 };
+use rollproxy::channel::{Addressee, MAX_DATAGRAM, ToSupervisor, ToWorker, encode};
 use rollproxy::config::Config;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_supervisor_drops_and_counts_what_a_worker_must_not_say_and_the_worker_goes_on() {
@@ -32,104 +33,6 @@ async fn a_supervisor_drops_and_counts_what_a_worker_must_not_say_and_the_worker
     // Not text, no type, no object, unknown type, stale generation, wrong process, too long.
     assert_eq!((rolling.dropped_messages, rolling.last_failure), (7, None));
     assert_eq!(ask(proxy.address).await, Asked::by_faulty());
-}
-
-/// A real worker, and the test as its supervisor.
-struct ByHand {
-    child: Child,
-    channel: Channel,
-    us: Addressee,
-    /// The connections it gave back.
-    returned: Vec<OwnedFd>,
-}
-
-impl ByHand {
-    fn start(home: &TestHome) -> Self {
-        let (ours, theirs) = pair().unwrap();
-        let flags = rustix::fs::MemfdFlags::CLOEXEC;
-        let memory = rustix::fs::memfd_create("rollproxy-config", flags).unwrap();
-        rustix::io::write(&memory, &Config::default().to_snapshot().unwrap()).unwrap();
-        let mut command = Command::new(binaries().path("rollproxy"));
-        command
-            .args(["worker", "--generation", "7"])
-            .env_clear()
-            .env("ROLLPROXY_HOME", home.home.root())
-            .stdin(Stdio::null())
-            .fd_mappings(vec![
-                FdMapping {
-                    parent_fd: theirs,
-                    child_fd: 3,
-                },
-                FdMapping {
-                    parent_fd: memory,
-                    child_fd: 4,
-                },
-            ])
-            .unwrap();
-        let child = command.spawn().unwrap();
-        let us = Addressee {
-            generation: 7,
-            pid: child.id(),
-        };
-        Self {
-            child,
-            channel: Channel::new(ours).unwrap(),
-            us,
-            returned: Vec::new(),
-        }
-    }
-
-    fn send(&self, bytes: &[u8]) {
-        self.channel.try_send(bytes, None).unwrap();
-    }
-
-    fn say(&self, message: &ToWorker) {
-        self.send(&encode(message, self.us));
-    }
-
-    fn offer(&self, id: u64, socket: &OwnedFd) {
-        let bytes = encode(&ToWorker::Socket { id }, self.us);
-        self.channel.try_send(&bytes, Some(socket.as_fd())).unwrap();
-    }
-
-    async fn datagram(&mut self) -> Option<Datagram> {
-        let receive = std::future::poll_fn(|context| self.channel.poll_recv(context));
-        tokio::time::timeout(harness::PATIENCE, receive)
-            .await
-            .expect("the worker speaks")
-            .unwrap()
-    }
-
-    /// The next thing it says besides its load.
-    async fn hear(&mut self) -> Option<ToSupervisor> {
-        loop {
-            let datagram = self.datagram().await?;
-            let message = decode(&datagram.bytes, self.us).unwrap();
-            let returned = matches!(message, ToSupervisor::SocketReturned { .. });
-            assert_eq!(datagram.descriptor.is_some(), returned, "{message:?}");
-            self.returned.extend(datagram.descriptor);
-            if !matches!(message, ToSupervisor::Load { .. }) {
-                return Some(message);
-            }
-        }
-    }
-}
-
-impl Drop for ByHand {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// A connected client, and the accepted socket as a supervisor holds it.
-async fn connection() -> (TcpStream, OwnedFd) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let client = TcpStream::connect(listener.local_addr().unwrap())
-        .await
-        .unwrap();
-    let accepted = listener.accept().await.unwrap().0.into_std().unwrap();
-    (client, accepted.into())
 }
 
 async fn answer(client: &mut TcpStream) -> String {
@@ -148,7 +51,7 @@ const GET_STATUS: &[u8] = b"GET /status HTTP/1.1\r\nhost: x\r\nconnection: close
 async fn a_worker_drops_and_counts_what_it_does_not_understand_and_reads_no_socket_before_its_commit()
  {
     let home = TestHome::new();
-    let mut worker = ByHand::start(&home);
+    let mut worker = ByHand::start(&home, &Config::default());
     let version = rollproxy::COMPILED_VERSION.to_owned();
     assert_eq!(
         worker.hear().await,
@@ -261,7 +164,7 @@ async fn a_worker_drops_and_counts_what_it_does_not_understand_and_reads_no_sock
         matches!(returned, Some(ToSupervisor::SocketReturned { .. })),
         "{returned:?}"
     );
-    let unread = rustix::io::ioctl_fionread(&worker.returned[0]).unwrap();
+    let unread = rustix::io::ioctl_fionread(&worker.returned()[0]).unwrap();
     assert_eq!(
         unread,
         GET_STATUS.len() as u64,
@@ -269,8 +172,7 @@ async fn a_worker_drops_and_counts_what_it_does_not_understand_and_reads_no_sock
     );
     assert_eq!(worker.hear().await, Some(ToSupervisor::Drained));
     assert_eq!(worker.hear().await, None);
-    let status = until_some("the worker ends", || worker.child.try_wait().unwrap()).await;
-    assert!(status.success(), "{status}");
+    assert_eq!(worker.ended().await, Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

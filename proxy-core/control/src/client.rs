@@ -3,136 +3,32 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use staging::home::Home;
-use staging::report::{Exit, Failure, Report};
 
+use crate::error::ControlError;
 use crate::http::{Answer, HttpError};
-use crate::types::{ErrorBody, Line, RolloutRecord, RolloutRequest, Status, Step, Verdict};
+use crate::supervisor::{Handover, HandoverRequest, Preflight};
+use crate::types::{DrainAnswer, DrainRequest, ErrorBody, RolloutRecord, Status, Streams};
 
 /// The largest JSON answer that is read, in bytes.
 const ANSWER_LIMIT: u64 = 4 * 1024 * 1024;
-/// The longest line of a rollout's stream, in bytes.
-const LINE_LIMIT: u64 = 256 * 1024;
-
-/// Why the supervisor could not be asked, or what it answered.
-#[derive(Debug, thiserror::Error)]
-pub enum ControlError {
-    /// Nobody listens on the control socket.
-    #[error("no supervisor runs for {} (nobody answers on its control socket); start one with `rollproxy serve`", home.display())]
-    NotRunning {
-        /// The home.
-        home: PathBuf,
-    },
-    /// The socket cannot be reached.
-    #[error("connecting to {}: {source}; check who owns the home", socket.display())]
-    Connect {
-        /// The control socket.
-        socket: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The request could not be sent, or the answer not be read.
-    #[error("{request}: {source}; see `rollproxy status`, then try again")]
-    Exchange {
-        /// Method and path.
-        request: String,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The supervisor did not answer in time.
-    #[error("{request}: the supervisor has not answered for {}; see `rollproxy status`, then try again", seconds(*after))]
-    Silent {
-        /// Method and path.
-        request: String,
-        /// How long it was waited for.
-        after: Duration,
-    },
-    /// The answer makes no sense.
-    #[error("{request}: {what}; are both sides Rollproxy?")]
-    Protocol {
-        /// Method and path.
-        request: String,
-        /// What is wrong with it.
-        what: String,
-    },
-    /// The supervisor refused, and said why.
-    #[error("{}", failure.message)]
-    Refused {
-        /// Its own words.
-        failure: Failure,
-    },
-    /// The stream of a rollout was cut before it named the rollout.
-    #[error(
-        "the supervisor's answer was cut before it named a rollout; see `rollproxy status` for what became of it"
-    )]
-    CutStream,
-    /// A rollout began, and its verdict could not be learnt.
-    #[error("rollout {rollout} began, but its verdict could not be learnt within {}: {why}; see `rollproxy status`", seconds(*after))]
-    VerdictUnknown {
-        /// The rollout's number.
-        rollout: u64,
-        /// How long it was waited for.
-        after: Duration,
-        /// What stood in the way last.
-        why: String,
-    },
-}
-
-impl Report for ControlError {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::NotRunning { .. } => "NOT_RUNNING",
-            Self::Connect { .. } => "CONTROL_UNREACHABLE",
-            Self::Exchange { .. } => "CONTROL_FAILED",
-            Self::Silent { .. } => "CONTROL_SILENT",
-            Self::Protocol { .. } => "CONTROL_PROTOCOL",
-            Self::Refused { .. } => "CONTROL_REFUSED",
-            Self::CutStream | Self::VerdictUnknown { .. } => "VERDICT_UNKNOWN",
-        }
-    }
-
-    fn exit(&self) -> Exit {
-        match self {
-            Self::Refused { failure } => failure.exit,
-            // Something may have changed: "nothing changed" would be a guess.
-            Self::CutStream | Self::VerdictUnknown { .. } => Exit::Unverified,
-            _ => Exit::Failed,
-        }
-    }
-
-    fn retry(&self) -> bool {
-        match self {
-            Self::Refused { failure } => failure.retry,
-            Self::Protocol { .. } | Self::Connect { .. } => false,
-            _ => true,
-        }
-    }
-}
-
-impl ControlError {
-    /// As the last line of a command; a refusal keeps the code that the supervisor gave it.
-    pub fn into_failure(self) -> Failure {
-        match self {
-            Self::Refused { failure } => failure,
-            other => Failure::from(&other as &dyn Report),
-        }
-    }
-}
 
 /// How long the client waits, and for what.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadlines {
     /// For a connection, and for each read and write of a short request.
     pub answer: Duration,
-    /// For the next line of a rollout; then the rollout is asked for by its number.
+    /// For the next sign of life on a stream of steps or events (the supervisor gives one every 15 s);
+    /// then the rollout is asked for by its number, and events anew.
     pub silence: Duration,
-    /// For the verdict of a rollout, from the request on.
+    /// For the verdict of a rollout, from the request on. While its probation lasts: from that one's end on.
     pub verdict: Duration,
     /// Between two questions for a verdict.
     pub poll: Duration,
@@ -156,7 +52,7 @@ impl Default for Deadlines {
 #[derive(Debug, Clone)]
 pub struct Client {
     home: Home,
-    deadlines: Deadlines,
+    pub(crate) deadlines: Deadlines,
 }
 
 impl Client {
@@ -201,97 +97,113 @@ impl Client {
         self.get(&format!("/rollouts/{id}"))
     }
 
-    /// `GET` of a path whose answer is JSON.
+    /// `POST /supervisor`: the supervisor shall go on as another program. The answer says that it begins; how it ends
+    /// stands in the status.
+    ///
+    /// # Errors
+    /// [`ControlError`]; `Refused` when it was not begun.
+    pub fn hand_over(&self, request: &HandoverRequest) -> Result<Handover, ControlError> {
+        self.post("/supervisor", request)
+    }
+
+    /// `GET /preflight`: whether that would go. Changes nothing.
     ///
     /// # Errors
     /// [`ControlError`].
-    pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ControlError> {
-        let request = format!("GET {path}");
-        let answer = self.exchange("GET", path, b"", self.deadlines.answer)?;
-        let body = self.body(&request, answer)?;
-        serde_json::from_slice(&body).map_err(|source| ControlError::Protocol {
-            request,
-            what: format!("the answer cannot be read: {source}"),
-        })
+    pub fn preflight(&self, version: Option<&str>) -> Result<Preflight, ControlError> {
+        let query = version.map(|version| format!("?version={version}"));
+        let path = format!("/preflight{}", query.unwrap_or_default());
+        self.get_within(&path, self.deadlines.silence)
     }
 
-    /// `POST /rollouts`: asks for a rollout, reports its steps, and waits for its verdict.
-    /// If the stream is cut or falls silent, the rollout is asked for again by its number.
+    /// Waits until the handover `begun` has ended, whichever program tells it. The supervisor is away for a moment
+    /// meanwhile; one that stays away, or knows nothing of it, is an error.
     ///
     /// # Errors
-    /// [`ControlError`]: `Refused` when it was not begun, `VerdictUnknown` or `CutStream` when
-    /// nobody can say how it ended.
-    pub fn roll(
-        &self,
-        request: &RolloutRequest,
-        on_step: &mut dyn FnMut(&Step),
-    ) -> Result<Verdict, ControlError> {
-        let begun = Instant::now();
-        let name = "POST /rollouts";
-        let body = serde_json::to_vec(request).map_err(|source| ControlError::Protocol {
-            request: name.to_owned(),
-            what: format!("the request cannot be written: {source}"),
-        })?;
-        let silence = self.deadlines.silence.min(self.deadlines.verdict);
-        let answer = match self.exchange("POST", "/rollouts", &body, silence) {
-            Ok(answer) => answer,
-            // The request was sent: whether it was heard is unknown.
-            Err(ControlError::Silent { .. } | ControlError::Exchange { .. }) => {
-                return Err(ControlError::CutStream);
-            }
-            Err(other) => return Err(other),
-        };
-        let answer = self.success(name, answer)?;
-        let mut follow = Follow::default();
-        match follow.stream(answer, begun + self.deadlines.verdict, on_step) {
-            Ended::Verdict(verdict) => Ok(verdict),
-            Ended::Refused(failure) => Err(ControlError::Refused { failure }),
-            Ended::Cut => self.await_verdict(follow, begun, on_step),
-        }
-    }
-
-    /// Asks for a rollout by its number until it has a verdict.
-    fn await_verdict(
-        &self,
-        mut follow: Follow,
-        begun: Instant,
-        on_step: &mut dyn FnMut(&Step),
-    ) -> Result<Verdict, ControlError> {
-        let id = follow.rollout.ok_or(ControlError::CutStream)?;
-        let mut heard = Instant::now();
+    /// [`ControlError`]
+    pub fn await_handover(&self, begun: &Handover) -> Result<Status, ControlError> {
+        let start = Instant::now();
+        let mut heard = start;
         loop {
-            let why = match self.rollout(id) {
-                Ok(record) => {
+            let why = match self.status() {
+                Ok(status) => {
                     heard = Instant::now();
-                    follow.catch_up(&record, on_step);
-                    if let Some(verdict) = record.verdict {
-                        return Ok(verdict);
+                    let ended = match &status.handover {
+                        Some(last) if last.id == begun.id => last.phase.exit().is_some(),
+                        // Another image, which was started anew, or another handover since.
+                        _ => true,
+                    };
+                    if ended {
+                        return Ok(status);
                     }
-                    "it is still under way".to_owned()
+                    None
                 }
-                Err(error @ (ControlError::Refused { .. } | ControlError::Protocol { .. })) => {
-                    // Another supervisor, that knows nothing of it.
-                    return Err(self.unknown(id, begun, &error.to_string()));
-                }
-                Err(error) => error.to_string(),
+                Err(error) => Some(error),
             };
-            if heard.elapsed() >= self.deadlines.away || begun.elapsed() >= self.deadlines.verdict {
-                return Err(self.unknown(id, begun, &why));
+            if heard.elapsed() >= self.deadlines.away || start.elapsed() >= self.deadlines.verdict {
+                return Err(why.unwrap_or(ControlError::Silent {
+                    request: "GET /status".to_owned(),
+                    after: start.elapsed(),
+                }));
             }
             std::thread::sleep(self.deadlines.poll);
         }
     }
 
-    fn unknown(&self, rollout: u64, begun: Instant, why: &str) -> ControlError {
-        ControlError::VerdictUnknown {
-            rollout,
-            after: begun.elapsed(),
-            why: why.to_owned(),
+    /// `GET` of a path whose answer is JSON.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ControlError> {
+        self.get_within(path, self.deadlines.answer)
+    }
+
+    fn get_within<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        within: Duration,
+    ) -> Result<T, ControlError> {
+        let request = format!("GET {path}");
+        let answer = self.exchange("GET", path, b"", within)?;
+        self.read(request, answer)
+    }
+
+    /// `GET /streams`: what holds a generation, or every one.
+    ///
+    /// # Errors
+    /// [`ControlError`]; `Refused` when there is no such generation.
+    pub fn streams(&self, generation: Option<u64>) -> Result<Streams, ControlError> {
+        match generation {
+            Some(generation) => self.get(&format!("/streams?generation={generation}")),
+            None => self.get("/streams"),
         }
     }
 
+    /// `POST /drains`: what ending a draining generation would cut, and with its token: ends it.
+    ///
+    /// # Errors
+    /// [`ControlError`]; `Refused` when it does not drain, or when the token is not known any more.
+    pub fn drain(&self, request: &DrainRequest) -> Result<DrainAnswer, ControlError> {
+        self.post("/drains", request)
+    }
+
+    /// `POST` of a JSON body to a path whose answer is JSON.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub fn post<B: Serialize, T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+    ) -> Result<T, ControlError> {
+        let request = format!("POST {path}");
+        let body = written(&request, body)?;
+        let answer = self.exchange("POST", path, &body, self.deadlines.answer)?;
+        self.read(request, answer)
+    }
+
     /// Sends one request and reads the head of its answer.
-    fn exchange(
+    pub(crate) fn exchange(
         &self,
         method: &str,
         path: &str,
@@ -337,7 +249,7 @@ impl Client {
     }
 
     /// The answer if it is a success, the supervisor's refusal as an error if not.
-    fn success<R: BufRead>(
+    pub(crate) fn success<R: BufRead>(
         &self,
         request: &str,
         answer: Answer<R>,
@@ -361,9 +273,17 @@ impl Client {
         })
     }
 
-    fn body<R: BufRead>(&self, request: &str, answer: Answer<R>) -> Result<Vec<u8>, ControlError> {
-        let answer = self.success(request, answer)?;
-        self.limited(request, answer)
+    fn read<R: BufRead, T: DeserializeOwned>(
+        &self,
+        request: String,
+        answer: Answer<R>,
+    ) -> Result<T, ControlError> {
+        let answer = self.success(&request, answer)?;
+        let body = self.limited(&request, answer)?;
+        serde_json::from_slice(&body).map_err(|source| ControlError::Protocol {
+            request,
+            what: format!("the answer cannot be read: {source}"),
+        })
     }
 
     fn limited(&self, request: &str, answer: impl Read) -> Result<Vec<u8>, ControlError> {
@@ -414,62 +334,6 @@ impl Client {
     }
 }
 
-/// What was already told of a rollout.
-#[derive(Debug, Default)]
-struct Follow {
-    rollout: Option<u64>,
-    told: usize,
-}
-
-/// How a stream of steps ended.
-enum Ended {
-    Verdict(Verdict),
-    Refused(Failure),
-    Cut,
-}
-
-impl Follow {
-    fn stream(
-        &mut self,
-        answer: impl Read,
-        deadline: Instant,
-        on_step: &mut dyn FnMut(&Step),
-    ) -> Ended {
-        let mut lines = BufReader::new(answer);
-        let mut line = Vec::new();
-        while Instant::now() < deadline {
-            line.clear();
-            let got = (&mut lines).take(LINE_LIMIT).read_until(b'\n', &mut line);
-            // Half a line says nothing.
-            if got.is_err() || line.last() != Some(&b'\n') {
-                return Ended::Cut;
-            }
-            if line.trim_ascii().is_empty() {
-                continue;
-            }
-            match serde_json::from_slice(&line) {
-                Ok(Line::Verdict(verdict)) => return Ended::Verdict(verdict),
-                Ok(Line::Error(body)) => return Ended::Refused(body.error),
-                Ok(Line::Step(step)) => {
-                    self.rollout = Some(step.rollout);
-                    self.told += 1;
-                    on_step(&step);
-                }
-                // A newer supervisor may say things that we do not know.
-                Err(_) => {}
-            }
-        }
-        Ended::Cut
-    }
-
-    fn catch_up(&mut self, record: &RolloutRecord, on_step: &mut dyn FnMut(&Step)) {
-        for step in record.steps.iter().skip(self.told) {
-            on_step(step);
-        }
-        self.told = self.told.max(record.steps.len());
-    }
-}
-
 fn connect(path: &Path, write: Duration, read: Duration) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
     let socket = rustix::net::socket_with(
@@ -493,10 +357,10 @@ fn timed_out(error: &io::Error) -> bool {
     )
 }
 
-fn seconds(duration: Duration) -> String {
-    if duration < Duration::from_secs(10) {
-        format!("{} ms", duration.as_millis())
-    } else {
-        format!("{} s", duration.as_secs())
-    }
+/// A request's body; our own types, so that this does not fail.
+pub(crate) fn written<B: Serialize>(request: &str, body: &B) -> Result<Vec<u8>, ControlError> {
+    serde_json::to_vec(body).map_err(|source| ControlError::Protocol {
+        request: request.to_owned(),
+        what: format!("the request cannot be written: {source}"),
+    })
 }

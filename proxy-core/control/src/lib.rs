@@ -4,11 +4,17 @@
 //! Two versions always meet here, so unknown fields are ignored and absent counters are zero.
 
 pub mod client;
+pub mod error;
+mod follow;
 pub mod http;
+pub mod supervisor;
 pub mod types;
+pub mod watch;
 
-pub use client::{Client, ControlError, Deadlines};
+pub use client::{Client, Deadlines};
+pub use error::ControlError;
 pub use types::{
-    By, ErrorBody, Line, Outcome, Place, Rolling, RolloutRecord, RolloutRequest, Status, Step,
-    Verdict,
+    By, DrainAnswer, DrainRequest, ErrorBody, Held, HeldStream, Line, Outcome, Place, PlaceName,
+    Probation, Rolling, RolloutRecord, RolloutRequest, Status, Step, StreamKind, Streams, Verdict,
 };
+pub use watch::News;

@@ -51,6 +51,9 @@ pub struct Status {
     /// What the updater last did.
     #[serde(default)]
     pub update: serde_json::Value,
+    /// How far the supervisor's own move to another program is, or how the last one ended.
+    #[serde(default)]
+    pub handover: Option<crate::supervisor::Handover>,
     /// Budgets.
     #[serde(default)]
     pub budget: serde_json::Value,
@@ -86,14 +89,23 @@ pub struct Rolling {
     /// Transfers that were not answered.
     #[serde(default)]
     pub failed_transfers: u64,
+    /// Sockets that a worker died with and that cannot be proven untouched: closed.
+    #[serde(default)]
+    pub closed_sockets: u64,
     /// Idle connections that came back from a worker.
     #[serde(default)]
     pub returned_sockets: u64,
     /// Channel messages dropped: malformed, unknown type, stale generation, wrong process.
     #[serde(default)]
     pub dropped_messages: u64,
+    /// The rollout whose new generation is active and not kept yet.
+    #[serde(default)]
+    pub probation: Option<Probation>,
     /// Why the last generation or rollout failed; at most 1,000 characters.
     pub last_failure: Option<String>,
+    /// When that was.
+    #[serde(default)]
+    pub last_failure_at: Option<Timestamp>,
     /// The rollout that is under way, or the last one.
     pub last_rollout: Option<RolloutRecord>,
 }
@@ -116,6 +128,25 @@ pub struct Place {
     /// Open client connections.
     #[serde(default)]
     pub connections: u64,
+    /// When what it still serves is cut (the drain deadline); none = never, or it does not drain.
+    #[serde(default)]
+    pub deadline: Option<Timestamp>,
+}
+
+/// A rollout's probation: its generation is active, the former one stands by.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Probation {
+    /// The rollout.
+    pub rollout: u64,
+    /// When it is kept, if nothing goes wrong until then.
+    pub until: Timestamp,
+    /// What the new generation has answered in it.
+    #[serde(default)]
+    pub requests: u64,
+    /// How many of these were our own 5xx, no upstream's.
+    #[serde(default)]
+    pub local_5xx: u64,
 }
 
 /// One thing in flight that holds a generation: a request whose answer is not finished, or a tunnel.
@@ -153,6 +184,100 @@ pub enum StreamKind {
     Unknown,
 }
 
+/// Which of the four places a generation has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum PlaceName {
+    /// Gets new connections.
+    Active,
+    /// Is being tried.
+    Candidate,
+    /// Takes over again if the active one turns bad.
+    Standby,
+    /// Only finishes what it serves.
+    Draining,
+    /// A place that this version does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+impl PlaceName {
+    /// The word on the wire and for people.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Candidate => "candidate",
+            Self::Standby => "standby",
+            Self::Draining => "draining",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+impl Rolling {
+    /// Every generation with the name of its place, the active one first, then as `status` shows them.
+    pub fn places(&self) -> impl Iterator<Item = (PlaceName, &Place)> {
+        let one = |name| move |place| (name, place);
+        (self.active.iter().map(one(PlaceName::Active)))
+            .chain(self.candidate.iter().map(one(PlaceName::Candidate)))
+            .chain(self.standby.iter().map(one(PlaceName::Standby)))
+            .chain(self.draining.iter().map(one(PlaceName::Draining)))
+    }
+}
+
+/// `GET /streams`, or `GET /streams?generation=N`: what is in flight.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Streams {
+    /// One for each generation that was asked about.
+    pub generations: Vec<Held>,
+}
+
+/// What holds one generation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Held {
+    /// The generation's number.
+    pub generation: u64,
+    /// What it runs.
+    pub version: PackageVersion,
+    /// Where it stands.
+    pub place: PlaceName,
+    /// How many streams there are in all.
+    pub total: u64,
+    /// The oldest of them, oldest first: as many as a message holds.
+    #[serde(default)]
+    pub streams: Vec<HeldStream>,
+    /// Why nothing is known of them: then `total` is what the worker last counted.
+    pub unknown: Option<String>,
+}
+
+/// The body of `POST /drains`: end a draining generation now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DrainRequest {
+    /// The generation's number.
+    pub generation: u64,
+    /// The token that the first answer carried; none = what would be cut?
+    #[serde(default)]
+    pub confirm: Option<String>,
+}
+
+/// The answer to `POST /drains`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DrainAnswer {
+    /// What is cut, or would be.
+    pub held: Held,
+    /// It was told to shut down. Without this nothing has happened yet.
+    pub ending: bool,
+    /// What a second request must carry as `confirm`, within a minute of the first.
+    pub confirm: Option<String>,
+    /// The same was asked before, within that minute, and has not been confirmed.
+    #[serde(default)]
+    pub asked_before: bool,
+}
+
 /// Who asks for a rollout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -167,6 +292,8 @@ pub enum By {
     Recovery,
     /// The supervisor at its start, because a version was pending.
     Pending,
+    /// The supervisor, because another version was selected.
+    Selection,
 }
 
 /// The body of `POST /rollouts`.
@@ -188,6 +315,10 @@ pub struct RolloutRequest {
     /// A person names a known-bad version on purpose: the mark is cleared.
     #[serde(default)]
     pub clear_known_bad: bool,
+    /// Names this request: made again with the same key it is the same request, and gets the same
+    /// rollout. [`crate::Client::roll`] chooses one.
+    #[serde(default)]
+    pub key: Option<String>,
 }
 
 impl RolloutRequest {
@@ -201,6 +332,7 @@ impl RolloutRequest {
             job: None,
             pin: None,
             clear_known_bad: false,
+            key: None,
         }
     }
 

@@ -13,10 +13,12 @@ const STATUS: &str = r#"{
   "candidateVersion": null, "unheardOf": {"deep": [1]},
   "rolling": {
     "generation": 3,
-    "active": {"generation": 3, "version": "1.2.3", "pid": 43, "since": "2026-01-02T03:04:06Z", "streams": 5, "connections": 6, "mood": "good"},
-    "candidate": null, "standby": null, "draining": [], "queuedSockets": 1, "pendingTransfers": 2,
-    "rejectedSockets": 3, "failedTransfers": 4, "returnedSockets": 5, "droppedMessages": 6,
-    "lastFailure": "no", "lastRollout": {
+    "active": {"generation": 3, "version": "1.2.3", "pid": 43, "since": "2026-01-02T03:04:06Z", "streams": 5, "connections": 6, "deadline": null, "mood": "good"},
+    "candidate": null, "standby": null,
+    "draining": [{"generation": 2, "version": "1.2.2", "pid": 41, "since": "2026-01-02T03:04:06Z", "streams": 1, "connections": 1, "deadline": "2026-01-02T07:04:06Z"}],
+    "probation": {"rollout": 9, "until": "2026-01-02T03:04:36Z", "requests": 20, "local5xx": 1}, "queuedSockets": 1, "pendingTransfers": 2,
+    "rejectedSockets": 3, "failedTransfers": 4, "closedSockets": 0, "returnedSockets": 5, "droppedMessages": 6,
+    "lastFailure": "no", "lastFailureAt": "2026-01-02T03:04:05Z", "lastRollout": {
       "id": 9, "version": "1.2.3", "by": "job", "startedAt": "2026-01-02T03:04:05Z", "endedAt": null,
       "verdict": null, "reason": null,
       "steps": [{"rollout": 9, "step": "candidate", "generation": 3, "version": "1.2.3", "at": "2026-01-02T03:04:05Z", "detail": null}]}
@@ -65,7 +67,7 @@ fn a_request_is_bound_to_what_was_seen() {
     let wire = serde_json::to_value(&request).unwrap();
     assert_eq!(
         wire,
-        serde_json::json!({"version":"1.3.0","by":"person","nonce":"abc","serial":7,"job":null,"pin":null,"clearKnownBad":false})
+        serde_json::json!({"version":"1.3.0","by":"person","nonce":"abc","serial":7,"job":null,"pin":null,"clearKnownBad":false,"key":null})
     );
     assert_eq!(
         serde_json::from_value::<RolloutRequest>(wire).unwrap(),

@@ -1,6 +1,7 @@
 //! `rollproxy restart`: a rollout, its steps as they happen, its verdict as the exit code.
 
 use control::Client;
+use control::supervisor::{Handover, HandoverPhase, HandoverRequest};
 use control::types::{By, Outcome, RolloutRequest, Step, Verdict};
 use staging::report::{Exit, Failure, Format, line};
 
@@ -21,6 +22,126 @@ pub fn restart(to: Option<String>, format: Format) -> Result<Exit, Failure> {
         return Ok(verdict.exit());
     }
     verify(&client, &verdict, format)
+}
+
+/// The supervisor itself goes on as another program: the selected version, or the one named.
+pub fn supervisor(to: Option<String>, format: Format) -> Result<Exit, Failure> {
+    let home = super::home()?;
+    let client = Client::connect(&home).map_err(control::ControlError::into_failure)?;
+    let before = client
+        .status()
+        .map_err(control::ControlError::into_failure)?;
+    let begun = client
+        .hand_over(&HandoverRequest {
+            version: to,
+            by: By::Person,
+            nonce: Some(before.nonce),
+        })
+        .map_err(control::ControlError::into_failure)?;
+    if format == Format::Text {
+        line(&format!(
+            "  the supervisor goes on as {} (it is {})",
+            begun.to, begun.from
+        ));
+    }
+    let after = match client.await_handover(&begun) {
+        Ok(after) => after,
+        // It may have moved: "failed, nothing changed" would be a guess.
+        Err(error) => {
+            return Err(Failure {
+                exit: Exit::Unverified,
+                ..error.into_failure()
+            });
+        }
+    };
+    let ended = after.handover.filter(|last| last.id == begun.id);
+    match ended {
+        Some(Handover {
+            phase: HandoverPhase::Failed | HandoverPhase::Deferred,
+            ..
+        }) => {}
+        // As announced; or started anew, which leaves no record.
+        _ if after.supervisor_version == begun.to
+            && after.supervisor_pid == before.supervisor_pid => {}
+        _ => {
+            let found = after.supervisor_version;
+            return Err(Failure::new(
+                "NOT_VERIFIED",
+                format!(
+                    "the supervisor was to go on as {}, and the status read again says {found}; see `rollproxy status`",
+                    begun.to
+                ),
+                Exit::Unverified,
+                true,
+            ));
+        }
+    }
+    let Some(ended) = ended else {
+        if format == Format::Text {
+            line(&format!(
+                "moved: the supervisor was started anew as {}",
+                begun.to
+            ));
+        }
+        return Ok(Exit::Done);
+    };
+    if format == Format::Json {
+        show_json(&ended);
+    } else {
+        let code = ended.code.as_deref().map(|code| format!(" [{code}]"));
+        let reason = ended.reason.as_deref().map(|reason| format!(": {reason}"));
+        let more = format!("{}{}", code.unwrap_or_default(), reason.unwrap_or_default());
+        line(&match ended.phase {
+            HandoverPhase::Moved => {
+                let millis = ended.frozen_micros.unwrap_or(0) as f64 / 1000.0;
+                format!(
+                    "moved: the supervisor is {}, pid {} as before; for {millis:.1} ms it heard nobody",
+                    ended.to, after.supervisor_pid
+                )
+            }
+            HandoverPhase::Deferred => format!("deferred{more}"),
+            _ => format!("failed{more}"),
+        });
+    }
+    Ok(ended.phase.exit().unwrap_or(Exit::Unverified))
+}
+
+/// Whether the supervisor could go on as another program now. Changes nothing.
+pub fn check(to: Option<&str>, format: Format) -> Result<Exit, Failure> {
+    let home = super::home()?;
+    let client = Client::connect(&home).map_err(control::ControlError::into_failure)?;
+    let preflight = client
+        .preflight(to)
+        .map_err(control::ControlError::into_failure)?;
+    if format == Format::Json {
+        show_json(&preflight);
+    } else {
+        for condition in &preflight.conditions {
+            let holds = match condition.holds {
+                Some(true) => "yes",
+                Some(false) => "no",
+                None => "unknown",
+            };
+            line(&format!(
+                "  {holds:<8} {:<10} {}",
+                condition.name, condition.detail
+            ));
+        }
+        line(&match preflight.settled {
+            true => format!(
+                "settled: the supervisor could go on as {} now",
+                preflight.to
+            ),
+            false => format!(
+                "not settled: the supervisor would not go on as {} now",
+                preflight.to
+            ),
+        });
+    }
+    Ok(match preflight.settled {
+        true => Exit::Done,
+        false => Exit::Deferred,
+    })
 }
 
 /// Reads the status again: what was kept must be what serves.

@@ -15,7 +15,9 @@ use super::{Config, ConfigError, ListenAddress, Rollout, Route, Server, Upstream
 /// The environment variable that replaces `server.listen`: addresses with commas between them.
 pub const LISTEN_VARIABLE: &str = "ROLLPROXY_LISTEN";
 
-const LISTEN_ALLOWED: &str = "a list of addresses, each an IP address and a port, for example [\"127.0.0.1:8787\", \"[::1]:8787\"]";
+const LISTEN_ALLOWED: &str = "a list of addresses, each an IP address and a port or a Unix socket, for example [\"127.0.0.1:8787\", \"[::1]:8787\", \"unix:/run/rollproxy.sock\"]";
+const MODE_ALLOWED: &str =
+    "the permissions of the Unix sockets in octal, from \"0000\" to \"0777\", for example \"0660\"";
 const URL_ALLOWED: &str = "an http:// or https:// address without user, password, query or fragment, for example \"https://api.anthropic.com\"";
 const PATH_ALLOWED: &str =
     "a path that starts with /, with * only as its last character, for example \"/v1/messages*\"";
@@ -150,6 +152,10 @@ fn read_server(
         server.listen =
             addresses.ok_or_else(|| section.refuse("listen", &value, LISTEN_ALLOWED))?;
     }
+    if let Some(text) = section.text("unix_mode", MODE_ALLOWED)? {
+        server.unix_mode = parse_mode(&text)
+            .ok_or_else(|| section.refuse("unix_mode", &Value::String(text), MODE_ALLOWED))?;
+    }
     section.duration("stop_timeout", &mut server.stop_timeout, Zero::Allowed)?;
     section.duration("unready_window", &mut server.unready_window, Zero::Allowed)?;
     section.duration("header_timeout", &mut server.header_timeout, Zero::Refused)?;
@@ -179,11 +185,16 @@ fn parse_addresses(texts: Vec<&str>) -> Option<Vec<ListenAddress>> {
         .map(|text| text.trim().parse())
         .collect::<Result<_, _>>()
         .ok()?;
-    let named = addresses
-        .iter()
-        .filter(|address| address.socket_addr().port() != 0);
+    let named = addresses.iter().filter(|address| !address.is_any_port());
     let distinct: BTreeSet<_> = named.clone().collect();
     (!addresses.is_empty() && distinct.len() == named.count()).then_some(addresses)
+}
+
+/// `0600` or `600`: three octal digits, perhaps with a zero before them.
+fn parse_mode(text: &str) -> Option<u32> {
+    let digits = text.strip_prefix('0').unwrap_or(text);
+    let is_mode = digits.len() == 3 && digits.bytes().all(|digit| (b'0'..=b'7').contains(&digit));
+    is_mode.then(|| u32::from_str_radix(digits, 8).ok())?
 }
 
 /// A table of the name of a default changes that one; another name adds one.

@@ -49,6 +49,8 @@ pub struct Config {
 pub struct Server {
     /// The addresses to listen on.
     pub listen: Vec<ListenAddress>,
+    /// The permissions of the Unix sockets among them.
+    pub unix_mode: u32,
     /// How long SIGTERM waits for requests in flight; zero stops at once.
     #[serde(rename = "stopTimeoutMs", with = "duration::millis")]
     pub stop_timeout: Duration,
@@ -236,6 +238,7 @@ impl Default for Server {
                 ListenAddress::from(([127, 0, 0, 1], 8787)),
                 ListenAddress::from(([0, 0, 0, 0, 0, 0, 0, 1], 8787)),
             ],
+            unix_mode: 0o600,
             stop_timeout: Duration::from_secs(90),
             unready_window: Duration::ZERO,
             header_timeout: Duration::from_secs(30),

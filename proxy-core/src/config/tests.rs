@@ -38,6 +38,7 @@ fn every_key_is_read() {
         config.server,
         Server {
             listen: config.server.listen.clone(),
+            unix_mode: 0o660,
             stop_timeout: Duration::from_secs(120),
             unready_window: Duration::from_secs(3),
             header_timeout: Duration::from_secs(10),
@@ -49,7 +50,7 @@ fn every_key_is_read() {
             forwarded: true,
         }
     );
-    assert_eq!(config.server.listen.len(), 3);
+    assert_eq!(config.server.listen.len(), 4);
     assert_eq!(
         config.upstreams["anthropic"],
         Upstream {
@@ -179,7 +180,12 @@ fn the_environment_replaces_the_listeners() {
     let env = |value: &'static str| {
         move |name: &str| (name == LISTEN_VARIABLE).then(|| OsString::from(value))
     };
-    let loaded = parse(configs::FULL, "x", &env("127.0.0.1:0, [::1]:0")).unwrap();
+    let loaded = parse(
+        configs::FULL,
+        "x",
+        &env("127.0.0.1:0, [::1]:0, unix:/a.sock"),
+    )
+    .unwrap();
     let listen: Vec<String> = loaded
         .config
         .server
@@ -187,7 +193,7 @@ fn the_environment_replaces_the_listeners() {
         .iter()
         .map(ToString::to_string)
         .collect();
-    assert_eq!(listen, ["127.0.0.1:0", "[::1]:0"]);
+    assert_eq!(listen, ["127.0.0.1:0", "[::1]:0", "unix:/a.sock"]);
     assert_eq!(parse("", "x", &env("")).unwrap().config, Config::default());
     let refusal = parse("", "x", &env("nowhere")).unwrap_err().to_string();
     assert!(

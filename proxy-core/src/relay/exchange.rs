@@ -96,7 +96,7 @@ pub(super) async fn run(
                 false => answer::forget(thread, client, up).await,
             }
         }
-        Ending::Switched => tunnel::run(thread, client, upstream.stream).await,
+        Ending::Switched(protocol) => tunnel::run(thread, client, upstream.stream, protocol).await,
         Ending::Failed(failure) => {
             drop(upstream);
             answer::fail(thread, client, &terms, failure, up, &target).await

@@ -14,7 +14,9 @@ use super::stream::Stream;
 use super::terms::Terms;
 use super::thread::Thread;
 use super::timeouts::Direction;
+use super::tunnel::Protocol;
 use super::upstream::Upstream;
+use super::websocket::Frames;
 use crate::gateway::Target;
 use crate::gateway::answers::Failure;
 
@@ -28,7 +30,7 @@ pub(super) enum Ending {
     /// The answer was written to its end.
     Answered,
     /// Both sides have changed the protocol.
-    Switched,
+    Switched(Protocol),
     /// There is no answer, and nothing of one was written.
     Failed(Failure),
     /// The answer broke off.
@@ -63,7 +65,7 @@ pub(super) struct Flow<'a> {
     received: Option<Received>,
     /// Whose turn it is in the direction down.
     waiting_for: WaitingFor,
-    switched: bool,
+    switched: Option<Protocol>,
     /// The client's connection ends with this answer.
     last: bool,
 }
@@ -123,7 +125,7 @@ impl<'a> Flow<'a> {
             interim: 0,
             received: None,
             waiting_for: WaitingFor::Upstream,
-            switched: false,
+            switched: None,
             last: false,
         }
     }
@@ -224,8 +226,8 @@ impl<'a> Flow<'a> {
             if let Some(blocked) = self.flush_client(cx) {
                 return blocked;
             }
-            if self.switched {
-                return Some(Ending::Switched);
+            if let Some(protocol) = self.switched {
+                return Some(Ending::Switched(protocol));
             }
             if self.is_answered() {
                 return self.answered(cx);
@@ -430,7 +432,17 @@ impl<'a> Flow<'a> {
             ..self.back(false)
         };
         head.write_onward(&back, onward.end());
-        self.switched = true;
+        let is_websocket = head
+            .upgrade
+            .is_some_and(|protocol| protocol.eq_ignore_ascii_case("websocket"));
+        self.switched = Some(match is_websocket {
+            true => {
+                let mut frames = Frames::default();
+                frames.advance(early);
+                Protocol::WebSocket(frames)
+            }
+            false => Protocol::Other,
+        });
         self.write(cx, onward.unread(), early)
     }
 

@@ -15,6 +15,7 @@ mod chunked;
 mod client;
 mod connection;
 mod counters;
+mod ending;
 mod exchange;
 mod flow;
 mod framing;
@@ -23,6 +24,7 @@ pub mod fuzzing;
 mod head;
 mod http2;
 mod leaving;
+mod phase;
 mod pool;
 mod request;
 mod selftest;
@@ -36,6 +38,7 @@ mod tls;
 mod trailers;
 mod tunnel;
 mod upstream;
+mod websocket;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -48,6 +51,8 @@ use crate::config::Config;
 use crate::gateway::Gateway;
 pub use counters::Load;
 use counters::{Admitted, Counters};
+pub use phase::Drain;
+use phase::Phase;
 pub use selftest::SelfTestError;
 
 /// A handle on the relay threads; cheap to clone. When the last handle is dropped, what is left is cut as by [`Relay::abort`].
@@ -69,31 +74,10 @@ struct Adopted {
     admitted: Admitted,
 }
 
-/// What all connections are told.
-#[derive(Debug, Clone)]
-enum Phase {
-    /// Serve.
-    Serving,
-    /// Finish what is in flight, and get rid of what is idle.
-    Draining(Drain),
-    /// Cut everything.
-    Aborted,
-}
-
 /// What no configuration says, but a test must be able to say.
 #[derive(Default)]
 struct Tuning {
     tls: tls::Tls,
-}
-
-/// What becomes of connections that are between two exchanges.
-#[derive(Debug, Clone)]
-pub enum Drain {
-    /// They are closed; answers whose head is not written yet say so.
-    Close,
-    /// They are sent here, open and without a byte lost, and no answer says anything. When nobody
-    /// receives, they are closed.
-    GiveBack(mpsc::UnboundedSender<OwnedFd>),
 }
 
 /// Why the relay cannot do its work.
@@ -195,7 +179,7 @@ impl Relay {
 
     /// Takes over a connected stream socket (TCP or Unix) and serves HTTP/1.1 on it until its end. Returns at once.
     ///
-    /// While draining it is served as the drain says: closed after its first exchange, or given back.
+    /// While idle connections are given back or drained, so is this one: at once, or after its first exchange.
     ///
     /// # Errors
     /// [`RelayError::AdoptSocket`] when the thread is gone; the socket is closed then.
@@ -208,19 +192,28 @@ impl Relay {
             .map_err(|_| RelayError::AdoptSocket { thread })
     }
 
-    /// Lets requests in flight finish and gets rid of idle connections; returns at once, see [`Relay::drained`].
+    /// Goes on as usual, sends connections that are between two requests to `to`, open and without a byte lost, and lets no
+    /// answer say anything. HTTP/2 connections stay. Returns at once; [`Relay::serve`] takes it back. After a drain nothing.
+    pub fn give_back(&self, to: mpsc::UnboundedSender<OwnedFd>) {
+        self.shared
+            .phase
+            .send_if_modified(|phase| phase.give_back(to));
+    }
+
+    /// Keeps connections again. Returns at once, so that some may still be sent that were on their way. After a drain nothing.
+    pub fn serve(&self) {
+        self.shared.phase.send_if_modified(Phase::serve);
+    }
+
+    /// Lets requests in flight finish and gets rid of idle connections; returns at once, see [`Relay::drained`]. Who gives
+    /// back may be told to close instead.
     pub fn drain(&self, how: Drain) {
-        self.shared.phase.send_if_modified(|phase| {
-            let serving = matches!(phase, Phase::Serving);
-            if serving {
-                *phase = Phase::Draining(how);
-            }
-            serving
-        });
+        self.shared.phase.send_if_modified(|phase| phase.drain(how));
         self.shared.counters.wake();
     }
 
-    /// Cuts every connection: an answer in flight is aborted and never looks complete. Returns at once, see [`Relay::drained`].
+    /// Cuts every connection: an answer in flight is aborted and never looks complete. WebSockets are told first, between
+    /// two frames, so that the end may take up to three seconds. Returns at once, see [`Relay::drained`].
     pub fn abort(&self) {
         self.shared.phase.send_replace(Phase::Aborted);
         self.shared.counters.wake();
@@ -228,7 +221,7 @@ impl Relay {
 
     /// Waits until [`Relay::drain`] or [`Relay::abort`] was called and no connection is left. Any runtime will do.
     pub async fn drained(&self) {
-        let ended = || !matches!(*self.shared.phase.borrow(), Phase::Serving);
+        let ended = || self.shared.phase.borrow().is_last();
         self.shared
             .counters
             .wait_until(|counters| ended() && counters.connections() == 0)

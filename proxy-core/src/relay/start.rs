@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 
 use super::thread::{Setup, Thread};
-use super::{Adopted, Phase, RelayError, connection};
+use super::{Adopted, Phase, RelayError, connection, ending};
 
 /// How often upstream connections that nobody used for long are closed.
 const SWEEP: Duration = Duration::from_secs(15);
@@ -51,17 +51,18 @@ async fn serve_all(thread: Rc<Thread>, mut sockets: mpsc::UnboundedReceiver<Adop
     let mut deadlines = std::pin::pin!(timeouts.run());
     loop {
         tokio::select! {
+            // First what is to be done, then with whom: a socket that comes after a change is served by it.
+            biased;
             changed = phase.changed() => {
                 let now = phase.borrow_and_update().clone();
-                match now {
-                    _ if changed.is_err() => return,
-                    Phase::Serving => {}
-                    Phase::Aborted => return,
-                    Phase::Draining(drain) => {
-                        thread.drain.replace(Some(drain));
-                        thread.timeouts.wake_all();
-                    }
+                if changed.is_err() {
+                    return;
                 }
+                if matches!(now, Phase::Aborted) {
+                    return end(&thread).await;
+                }
+                thread.drain.replace(now.for_idle());
+                thread.timeouts.wake_all();
             }
             adopted = sockets.recv() => match adopted {
                 Some(Adopted { socket, admitted }) => {
@@ -81,4 +82,11 @@ async fn serve_all(thread: Rc<Thread>, mut sockets: mpsc::UnboundedReceiver<Adop
             }
         }
     }
+}
+
+/// What is left is cut by whoever called this; WebSockets are told before.
+async fn end(thread: &Thread) {
+    thread.websockets.end();
+    thread.timeouts.wake_all();
+    let _late = tokio::time::timeout(ending::ALL, thread.websockets.gone()).await;
 }

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 
 use super::buffers::Buffers;
 use super::counters::Counters;
+use super::ending::WebSockets;
 use super::timeouts::Timeouts;
 use super::tls::Tls;
 use super::upstream::Upstreams;
@@ -38,6 +39,7 @@ pub(super) struct Thread {
     pub(super) buffers: Rc<Buffers>,
     pub(super) timeouts: Rc<Timeouts>,
     pub(super) upstreams: Upstreams,
+    pub(super) websockets: Rc<WebSockets>,
     /// The upstream connections of requests that are in HTTP/2 on one side at least.
     pub(super) http2: http2::Upstreams,
 }
@@ -59,6 +61,7 @@ impl Thread {
             timeouts: Rc::default(),
             http2: http2::Upstreams::new(setup.tls.clone()),
             upstreams: Upstreams::new(setup.tls),
+            websockets: Rc::default(),
         }
     }
 

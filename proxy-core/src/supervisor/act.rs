@@ -10,15 +10,18 @@ use crate::clock::Moment;
 use super::clerk::{Filed, Paper};
 use super::link::{Heard, Link, Load};
 use super::liveness::Liveness;
+use super::on_event::Notice;
 use super::process::{Plan, Process};
 use super::record::shortened;
 use super::rollout::{Conclusion, Effect, Event, Generation, Target};
 use super::run::settings;
-use super::state::Supervisor;
-use super::transfer::Transfers;
+use super::state::{LastFailure, Supervisor};
 
 /// Sockets that may be on their way to one worker at a time.
 const CREDITS: usize = 64;
+
+/// Connections that one worker may have given back before it is told that they were taken.
+const RETURNS: u32 = 64;
 
 impl Supervisor {
     /// Carries out every effect; one may bring an event, and so the next effect.
@@ -41,7 +44,16 @@ impl Supervisor {
                     generation,
                     &ToWorker::Drain {
                         close,
-                        returns: None,
+                        returns: Some(RETURNS),
+                    },
+                );
+            }
+            Effect::Standby(generation) => {
+                tracing::info!(generation, "stands by");
+                self.say(
+                    generation,
+                    &ToWorker::Standby {
+                        returns: Some(RETURNS),
                     },
                 );
             }
@@ -62,6 +74,9 @@ impl Supervisor {
                 version,
             } => {
                 tracing::info!(rollout, generation, step);
+                if step == "activated" {
+                    self.listeners_open(rollout);
+                }
                 self.rollouts.step(rollout, step, generation, version);
             }
             Effect::Conclude(conclusion) => self.conclude(conclusion),
@@ -118,24 +133,26 @@ impl Supervisor {
         let process = Process::spawn(Plan {
             executable: &executable,
             generation,
+            version: &target.version,
             channel: theirs,
             config,
             home: self.home.root(),
         })
         .map_err(|error| format!("{}: {error}", executable.display()))?;
         let rollout = &snapshot.config.rollout;
+        self.board
+            .open(generation, CREDITS, rollout.transfer_timeout);
         Ok(Link::new(
             generation,
             process,
             Channel::new(ours).map_err(said("cannot watch the channel"))?,
-            Transfers::new(CREDITS, rollout.transfer_timeout),
             Liveness::new(rollout.ping_interval, rollout.ping_timeout),
         ))
     }
 
     /// What a worker said takes effect.
     pub(super) fn hear(&mut self, generation: Generation, heard: Heard) {
-        self.counters.dropped_messages += heard.dropped;
+        self.dropped_messages += heard.dropped;
         for (message, descriptor) in heard.messages {
             self.hear_one(generation, message, descriptor);
         }
@@ -176,7 +193,8 @@ impl Supervisor {
             ToSupervisor::Load {
                 connections,
                 exchanges,
-                ..
+                requests,
+                local_5xx,
             } => {
                 if let Some(link) = self.links.get_mut(&generation) {
                     link.load = Load {
@@ -184,6 +202,14 @@ impl Supervisor {
                         exchanges,
                     };
                 }
+                let answered = requests.saturating_sub(exchanges);
+                self.happened(
+                    generation,
+                    Event::Load {
+                        answered,
+                        local_5xx,
+                    },
+                );
             }
             ToSupervisor::Pong { id } => {
                 if let Some(link) = self.links.get_mut(&generation) {
@@ -195,8 +221,15 @@ impl Supervisor {
                 self.socket_refused(generation, id, &reason)
             }
             ToSupervisor::SocketOwned { id } => self.socket_owned(generation, id),
+            ToSupervisor::Streams { id, total, streams } => {
+                self.inquiries.answered(generation, id, total, streams);
+            }
             // Asked for by nobody yet.
-            ToSupervisor::Streams { .. } | ToSupervisor::Admission { .. } => {}
+            ToSupervisor::Admission {
+                id,
+                connections,
+                exchanges,
+            } => self.heard_admission(generation, id, connections, exchanges),
             ToSupervisor::SocketReturned { id } => self.socket_returned(generation, id, descriptor),
         }
     }
@@ -204,10 +237,12 @@ impl Supervisor {
     /// A worker ended: first everything it still said, then the sockets it never owned, then the machine.
     pub(super) fn bury(&mut self, generation: Generation, how: String) {
         self.hear_rest(generation);
-        let Some(mut link) = self.links.remove(&generation) else {
+        let Some(link) = self.links.remove(&generation) else {
             return;
         };
-        self.take_back(link.transfers.settle());
+        self.inquiries.forget(generation);
+        self.settle_lost(generation);
+        self.board.close(generation);
         let how = match link.load.exchanges {
             0 => how,
             lost => format!("{how}; requests in flight that were lost with it: {lost}"),
@@ -221,13 +256,18 @@ impl Supervisor {
     fn forget_snapshots(&mut self) {
         let machine = &self.machine;
         let current = &self.config.digest;
+        let places = [
+            machine.active(),
+            machine.candidate(),
+            machine.standby(),
+            machine.taking_over(),
+        ];
         self.snapshots.retain(|digest, _| {
+            let mut targets = places.iter().flatten().map(|worker| &worker.target);
             digest == current
                 || *digest == machine.desired().config
                 || *digest == machine.fallback().config
-                || machine
-                    .candidate()
-                    .is_some_and(|candidate| candidate.target.config == *digest)
+                || targets.any(|target| target.config == *digest)
         });
     }
 
@@ -246,9 +286,11 @@ impl Supervisor {
             self.config = snapshot.clone();
             let rollout = &snapshot.config.rollout;
             self.machine.configure(settings(rollout));
-            self.queue
+            self.on_event.configure(&rollout.on_event);
+            self.board
                 .configure(rollout.queue_limit, rollout.queue_timeout);
         }
+        self.listeners_follow(&conclusion);
         if conclusion.verdict == Outcome::Kept && conclusion.note.is_none() {
             conclusion.note = self.rollouts.note(conclusion.rollout);
         }
@@ -282,11 +324,24 @@ impl Supervisor {
             reason = verdict.reason.as_deref().unwrap_or(""),
             "verdict"
         );
+        let by = self
+            .rollouts
+            .request(verdict.rollout)
+            .map(|request| request.by);
+        self.on_event
+            .tell(Notice::of_verdict(&verdict, by, staging::clock::now()));
+        let kept = verdict.verdict == Outcome::Kept;
         self.rollouts.conclude(verdict);
+        if kept {
+            self.follow_selection();
+        }
     }
 
     pub(super) fn remember_failure(&mut self, text: String) {
         tracing::warn!("{text}");
-        self.last_failure = Some(shortened(&text));
+        self.last_failure = Some(LastFailure {
+            text: shortened(&text),
+            at: staging::clock::now(),
+        });
     }
 }

@@ -1,10 +1,13 @@
 //! The thread that writes. The main loop never waits for a disk: it hands papers over and hears when they are filed.
 
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use control::types::{RolloutRequest, Status, Verdict};
 use staging::home::Home;
+use staging::locks::SupervisorLock;
+use staging::ownership::SupervisorRecord;
 use staging::version::PackageVersion;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -19,6 +22,8 @@ pub enum Paper {
     Proven(Target),
     /// The status, for `status` without a supervisor and for the workers' `/status`.
     Snapshot(Box<Status>),
+    /// Who supervises: written beside the lock by who holds it.
+    Announcement(Arc<SupervisorLock>, Box<SupervisorRecord>),
 }
 
 /// What was written.
@@ -35,6 +40,8 @@ pub enum Filed {
 /// The writing thread.
 pub struct Clerk {
     desk: Option<mpsc::Sender<Paper>>,
+    /// How many papers were handed over and are not filed yet.
+    waiting: Arc<AtomicUsize>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -45,11 +52,14 @@ impl Clerk {
     /// When no thread can be started.
     pub fn start(home: Home, filed: UnboundedSender<Filed>) -> std::io::Result<Self> {
         let (desk, papers) = mpsc::channel();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&waiting);
         let thread = std::thread::Builder::new()
             .name("clerk".into())
-            .spawn(move || work(&home, &papers, &filed))?;
+            .spawn(move || work(&home, &papers, &filed, &counted))?;
         Ok(Self {
             desk: Some(desk),
+            waiting,
             thread: Some(thread),
         })
     }
@@ -58,8 +68,14 @@ impl Clerk {
     pub fn file(&self, paper: Paper) {
         // The thread ends only when the desk does, in `finish`.
         if let Some(desk) = &self.desk {
+            self.waiting.fetch_add(1, Ordering::SeqCst);
             let _ = desk.send(paper);
         }
+    }
+
+    /// Whether everything is filed: the disk holds all that was decided.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) == 0
     }
 
     /// Waits until everything is filed.
@@ -71,10 +87,17 @@ impl Clerk {
     }
 }
 
-fn work(home: &Home, papers: &mpsc::Receiver<Paper>, filed: &UnboundedSender<Filed>) {
+fn work(
+    home: &Home,
+    papers: &mpsc::Receiver<Paper>,
+    filed: &UnboundedSender<Filed>,
+    waiting: &AtomicUsize,
+) {
     while let Ok(first) = papers.recv() {
         let mut snapshot = None;
+        let mut taken = 0;
         for paper in std::iter::once(first).chain(papers.try_iter()) {
+            taken += 1;
             let done = match paper {
                 Paper::Conclusion(conclusion, request) => {
                     Filed::Verdict(record::conclude(home, &conclusion, &request))
@@ -86,6 +109,12 @@ fn work(home: &Home, papers: &mpsc::Receiver<Paper>, filed: &UnboundedSender<Fil
                         Filed::Proven { pending: None }
                     }
                 },
+                Paper::Announcement(lock, record) => {
+                    if let Err(error) = lock.announce(home, &record) {
+                        tracing::warn!("{error}");
+                    }
+                    continue;
+                }
                 Paper::Snapshot(status) => {
                     snapshot = Some(status);
                     continue;
@@ -97,6 +126,7 @@ fn work(home: &Home, papers: &mpsc::Receiver<Paper>, filed: &UnboundedSender<Fil
         if let Some(status) = snapshot {
             write_snapshot(home, &status);
         }
+        waiting.fetch_sub(taken, Ordering::SeqCst);
     }
 }
 

@@ -50,7 +50,7 @@ pub enum SupervisorError {
 }
 
 impl SupervisorError {
-    pub(super) fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> Self {
+    pub(super) fn system(what: &'static str) -> impl Fn(std::io::Error) -> Self + Copy {
         move |source| Self::System { what, source }
     }
 }
@@ -64,8 +64,7 @@ impl Report for SupervisorError {
             Self::Config(error) => error.code(),
             Self::Announce(error) => error.code(),
             Self::Api(ApiError::Home(error)) => error.code(),
-            Self::Listen(ListenError::InUse(_)) => "ADDRESS_IN_USE",
-            Self::Listen(_) => "CANNOT_LISTEN",
+            Self::Listen(error) => error.code(),
             Self::Api(_) => "CONTROL_SOCKET",
             Self::Seal(_) | Self::System { .. } => "SYSTEM",
         }
@@ -79,7 +78,7 @@ impl Report for SupervisorError {
             Self::Config(error) => error.exit(),
             Self::Announce(error) => error.exit(),
             Self::Api(ApiError::Home(error)) => error.exit(),
-            Self::Listen(ListenError::NoSuchAddress(..)) => Exit::Configuration,
+            Self::Listen(error) => error.exit(),
             _ => Exit::Failed,
         }
     }
@@ -87,7 +86,8 @@ impl Report for SupervisorError {
     fn retry(&self) -> bool {
         match self {
             Self::Lock(error) => error.retry(),
-            Self::Listen(ListenError::InUse(_)) | Self::System { .. } => true,
+            Self::Listen(error) => error.retry(),
+            Self::System { .. } => true,
             _ => false,
         }
     }

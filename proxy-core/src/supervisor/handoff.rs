@@ -1,14 +1,12 @@
 //! Accepted sockets on their way to a worker, and back when it fails.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use crate::channel::{Id, ToWorker};
 use crate::clock::Moment;
 
-use super::link::{Link, Offered};
-use super::listener::reset;
-use super::queue::Waiting;
+use super::client::Client;
 use super::rollout::{Event, Generation};
 use super::state::Supervisor;
 
@@ -25,91 +23,74 @@ impl Supervisor {
     /// What the backlog holds costs no descriptor. The ones kept back are what a recovery, the control
     /// socket and the clerk need.
     pub(super) fn accept_room(&self) -> usize {
-        if self.machine.is_stopping() || self.accept_again_at.is_some() {
+        if self.machine.is_stopping()
+            || self.accept_again_at.is_some()
+            || self.admission.until().is_some()
+        {
             return 0;
         }
-        let budget = self.socket_budget.saturating_sub(self.sockets_held());
+        let held = self.board.queued() + self.board.on_their_way();
+        let budget = self.socket_budget.saturating_sub(held);
         match self.machine.active() {
-            Some(_) => budget.min(self.queue.room()),
+            Some(_) => budget.min(self.board.room()),
             None => budget,
         }
     }
 
-    /// Descriptors of clients that are open in this process.
-    fn sockets_held(&self) -> usize {
-        let under_way: usize = self.links.values().map(|link| link.transfers.len()).sum();
-        self.queue.len() + under_way
-    }
-
     /// A client connected.
     pub(super) fn receive(&mut self, socket: OwnedFd) {
-        if let Err(socket) = self.queue.push(Moment::now(), socket) {
-            self.reject(socket);
+        let client = Client::accepted(socket);
+        if let Err(client) = self.board.arrived(Moment::now(), client) {
+            client.reset();
         }
     }
 
     /// Offers what waits to the active worker, in accept order.
     pub(super) fn offer_waiting(&mut self, now: Moment) {
+        if self.is_paused(now) {
+            return;
+        }
         let Some(generation) = self.machine.active().map(|active| active.generation) else {
             return;
         };
-        let Some(link) = self.links.get_mut(&generation) else {
+        let Some(link) = self.links.get(&generation) else {
             return;
         };
-        while !self.queue.is_empty() && link.takes_offers() {
-            let Some(waiting) = self.queue.pop() else {
-                break;
-            };
-            if let Offered::NotNow(waiting) = link.offer(now, waiting) {
-                self.queue.push_back_in_front(waiting);
+        if !link.is_open() {
+            return;
+        }
+        while let Some((id, client)) = self.board.next_offer(generation) {
+            if link.offer(id, client.as_fd()).is_err() {
                 self.retry_at = Some(now + RETRY);
                 break;
             }
+            self.board.offered(now, generation);
         }
     }
 
     /// The worker holds the socket: it is told to serve it.
     pub(super) fn socket_accepted(&mut self, generation: Generation, id: Id) {
-        let Some(link) = self.links.get_mut(&generation) else {
-            return;
-        };
-        match link.transfers.accepted(Moment::now(), id) {
-            Ok(()) => link.say(&ToWorker::SocketCommit { id }),
+        let is_due = self.board.accepted(Moment::now(), generation, id);
+        match self.links.get_mut(&generation) {
+            Some(link) if is_due => link.say(&ToWorker::SocketCommit { id }),
             // Withdrawn meanwhile, and the worker was told so.
-            Err(out_of_turn) => tracing::debug!(generation, id, ?out_of_turn, "socket-accepted"),
+            _ => tracing::debug!(generation, id, "socket-accepted out of turn"),
         }
     }
 
     /// The worker serves the socket: our copy is closed.
     pub(super) fn socket_owned(&mut self, generation: Generation, id: Id) {
-        let Some(link) = self.links.get_mut(&generation) else {
-            return;
-        };
-        match link.transfers.owned(id) {
-            Ok(socket) => {
-                drop(socket);
-                link.took();
-            }
-            Err(out_of_turn) => {
-                self.counters.dropped_messages += 1;
-                tracing::debug!(generation, id, ?out_of_turn, "socket-owned");
-            }
+        if self.board.owned(generation, id).is_none() {
+            self.dropped_messages += 1;
+            tracing::debug!(generation, id, "socket-owned out of turn");
         }
     }
 
     /// The worker does not take it: somebody else shall, or the same one a little later.
     pub(super) fn socket_refused(&mut self, generation: Generation, id: Id, reason: &str) {
-        let Some(link) = self.links.get_mut(&generation) else {
-            return;
-        };
-        if let Ok(waiting) = link.transfers.refused(id) {
-            let now = Moment::now();
-            link.refused(now);
-            tracing::debug!(generation, id, reason, "socket-refused");
-            if waiting.until <= now {
-                return self.reject(waiting.socket);
-            }
-            self.queue.push_back_in_front(waiting);
+        tracing::debug!(generation, id, reason, "socket-refused");
+        if let Some(client) = self.board.refused(Moment::now(), generation, id) {
+            client.reset();
         }
     }
 
@@ -121,7 +102,7 @@ impl Supervisor {
         socket: Option<OwnedFd>,
     ) {
         let Some(socket) = socket else {
-            self.counters.dropped_messages += 1;
+            self.dropped_messages += 1;
             tracing::warn!(
                 generation,
                 id,
@@ -133,16 +114,28 @@ impl Supervisor {
             // Nobody will serve it again. Between two requests an end is no loss.
             return drop(socket);
         }
-        self.counters.returned_sockets += 1;
-        // The bound is for new clients; these are as many as were served, and are handed on at once.
-        self.queue.push_returned(Moment::now(), socket);
+        self.board
+            .returned(Moment::now(), generation, Client::returned(socket));
     }
 
-    /// Puts sockets that nobody owns back in front, in their order.
-    pub(super) fn take_back(&mut self, sockets: Vec<Waiting<OwnedFd>>) {
-        self.counters.failed_transfers += sockets.len() as u64;
-        for waiting in sockets.into_iter().rev() {
-            self.queue.push_back_in_front(waiting);
+    /// Tells every worker that gave connections back how many more it may.
+    pub(super) fn credit_returns(&mut self) {
+        for (generation, link) in &mut self.links {
+            let count = self.board.credit(*generation);
+            if count > 0 {
+                link.say(&ToWorker::ReturnCredit { count });
+            }
+        }
+    }
+
+    /// What a worker never said it owns it can never own now: untouched, it is another's; else it is closed.
+    pub(super) fn settle_lost(&mut self, generation: Generation) {
+        for client in self.board.lost(generation, Client::touched) {
+            tracing::warn!(
+                generation,
+                "a connection that its worker had begun is closed"
+            );
+            client.reset();
         }
     }
 
@@ -153,10 +146,8 @@ impl Supervisor {
                 *at = None;
             }
         }
+        self.board.tick(now);
         for link in self.links.values_mut() {
-            if link.pause.is_some_and(|at| at <= now) {
-                link.pause = None;
-            }
             if link.flush() {
                 self.retry_at.get_or_insert(now + RETRY);
             }
@@ -174,17 +165,15 @@ impl Supervisor {
             })
             .collect();
         for generation in deaf {
-            // What it did not say it owns it can never own now, and nobody waits for its answer.
-            if let Some(link) = self.links.get_mut(&generation) {
-                let unowned = link.transfers.settle();
-                self.take_back(unowned);
-            }
+            self.settle_lost(generation);
             self.happened(generation, Event::ChannelClosed);
         }
         let late: Vec<Generation> = self
             .links
             .values()
-            .filter(|link| is_late(link, now))
+            .filter(|link| {
+                link.liveness.is_missed(now) || self.board.is_overdue(now, link.generation)
+            })
             .map(|link| link.generation)
             .collect();
         for generation in late {
@@ -196,34 +185,26 @@ impl Supervisor {
     ///
     /// While somebody serves, they only wait for their turn: that is bounded by the answers to transfers.
     pub(super) fn turn_away(&mut self, now: Moment) {
-        let over: Vec<OwnedFd> = if self.machine.is_stopping() {
-            self.queue.drain().collect()
+        let over = if self.machine.is_stopping() {
+            self.board.turn_all_away()
         } else if self.machine.active().is_none() {
-            self.queue.expired(now)
+            self.board.expired(now)
         } else {
             return;
         };
-        over.into_iter().for_each(|socket| self.reject(socket));
-    }
-
-    fn reject(&mut self, socket: OwnedFd) {
-        self.counters.rejected_sockets += 1;
-        reset(socket);
+        over.into_iter().for_each(Client::reset);
     }
 
     /// A deadline of this worker has passed. Its channel is read once more before it is blamed.
     fn judge_late(&mut self, generation: Generation, now: Moment) {
         self.hear_rest(generation);
-        let Some(link) = self.links.get_mut(&generation) else {
-            return;
-        };
-        if !link.stalled && link.transfers.is_overdue(now) {
-            link.stalled = true;
-            let withdrawn = link.transfers.withdraw();
-            for (id, _) in &withdrawn {
-                link.say(&ToWorker::SocketCancel { id: *id });
+        if self.board.is_overdue(now, generation) {
+            let cancelled = self.board.stall(generation);
+            if let Some(link) = self.links.get_mut(&generation) {
+                for id in cancelled {
+                    link.say(&ToWorker::SocketCancel { id });
+                }
             }
-            self.take_back(withdrawn.into_iter().map(|(_, waiting)| waiting).collect());
             self.happened(generation, Event::TransferUnanswered);
         }
         let Some(link) = self.links.get_mut(&generation) else {
@@ -234,8 +215,4 @@ impl Supervisor {
             self.happened(generation, Event::PingUnanswered);
         }
     }
-}
-
-fn is_late(link: &Link, now: Moment) -> bool {
-    link.liveness.is_missed(now) || (!link.stalled && link.transfers.is_overdue(now))
 }

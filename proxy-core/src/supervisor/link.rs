@@ -1,41 +1,30 @@
-//! One worker as the supervisor holds it: its process, its channel, and the sockets on their way to it.
+//! One worker as the supervisor holds it: its process and its channel.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use serde::{Deserialize, Serialize};
 
 use crate::channel::{
-    Addressee, Channel, Datagram, SendFailure, ToSupervisor, ToWorker, decode, encode,
+    Addressee, Channel, Datagram, Id, SendFailure, ToSupervisor, ToWorker, decode, encode,
 };
 use crate::clock::Moment;
 
 use super::liveness::Liveness;
 use super::process::Process;
-use super::queue::Waiting;
 use super::rollout::Generation;
-use super::transfer::Transfers;
 
 /// Messages handled before anything else gets a turn.
 const MESSAGES_A_TURN: usize = 256;
 
-/// How long a worker that refused a socket gets no other; doubled up to 256 ms while it goes on.
-const FIRST_PAUSE: Duration = Duration::from_millis(2);
-
 /// What a worker last said it has in hand.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Load {
     /// Client connections.
     pub connections: u64,
     /// Exchanges in flight.
     pub exchanges: u64,
-}
-
-/// What came of offering a socket.
-pub enum Offered {
-    /// It is on its way.
-    Yes,
-    /// Not now; here it is back.
-    NotNow(Waiting<OwnedFd>),
 }
 
 /// A worker process.
@@ -44,20 +33,13 @@ pub struct Link {
     pub generation: Generation,
     /// Its process.
     pub process: Process,
-    /// The sockets on their way to it.
-    pub transfers: Transfers<OwnedFd>,
     /// Its pings.
     pub liveness: Liveness,
     /// What it has in hand.
     pub load: Load,
-    /// It left a transfer unanswered: it gets no more offers.
-    pub stalled: bool,
     /// When its channel ended. The kernel closes a dying process's channel a moment before its pidfd
     /// tells, so the end of a channel is believed to be all there is only after a while.
     pub closed_at: Option<Moment>,
-    /// It refused a socket: until when it gets no other, and how often in a row that was so.
-    pub pause: Option<Moment>,
-    refusals: u32,
     channel: Option<Channel>,
     outbox: VecDeque<Vec<u8>>,
 }
@@ -79,19 +61,14 @@ impl Link {
         generation: Generation,
         process: Process,
         channel: Channel,
-        transfers: Transfers<OwnedFd>,
         liveness: Liveness,
     ) -> Self {
         Self {
             generation,
             process,
-            transfers,
             liveness,
             load: Load::default(),
-            stalled: false,
             closed_at: None,
-            pause: None,
-            refusals: 0,
             channel: Some(channel),
             outbox: VecDeque::new(),
         }
@@ -127,46 +104,20 @@ impl Link {
         false
     }
 
-    /// It refused a socket: the next one waits a little, longer each time.
-    pub fn refused(&mut self, now: Moment) {
-        if self.pause.is_none() {
-            let wait = FIRST_PAUSE * 2_u32.pow(self.refusals.min(7));
-            self.pause = Some(now + wait);
-            self.refusals += 1;
-        }
+    /// Whether the worker can be sent a socket now: nothing waits before it.
+    pub fn is_open(&self) -> bool {
+        self.channel.is_some() && self.outbox.is_empty()
     }
 
-    /// It took a socket: it may have the next at once.
-    pub fn took(&mut self) {
-        self.pause = None;
-        self.refusals = 0;
-    }
-
-    /// Whether a socket may be offered now.
-    pub fn takes_offers(&self) -> bool {
-        !self.stalled
-            && self.pause.is_none()
-            && self.channel.is_some()
-            && self.outbox.is_empty()
-            && self.transfers.has_credit()
-    }
-
-    /// Offers a socket; the supervisor's copy stays in `transfers` until it is owned.
-    pub fn offer(&mut self, now: Moment, waiting: Waiting<OwnedFd>) -> Offered {
-        let message = ToWorker::Socket {
-            id: self.transfers.next_id(),
-        };
-        let bytes = encode(&message, self.addressee());
-        let sent = match &self.channel {
-            Some(channel) => channel.try_send(&bytes, Some(waiting.socket.as_fd())),
+    /// Sends a socket under this id; the supervisor keeps its copy.
+    ///
+    /// # Errors
+    /// When it could not be sent now.
+    pub fn offer(&self, id: Id, socket: BorrowedFd<'_>) -> Result<(), SendFailure> {
+        let bytes = encode(&ToWorker::Socket { id }, self.addressee());
+        match &self.channel {
+            Some(channel) => channel.try_send(&bytes, Some(socket)),
             None => Err(SendFailure::Closed),
-        };
-        match sent {
-            Ok(()) => {
-                self.transfers.offered(now, waiting);
-                Offered::Yes
-            }
-            Err(_) => Offered::NotNow(waiting),
         }
     }
 
@@ -212,6 +163,67 @@ impl Link {
             }
         }
         heard
+    }
+}
+
+/// A worker, for another process image.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CarriedLink {
+    /// Its number.
+    pub generation: Generation,
+    /// Its process, which is not reaped yet.
+    pub pid: u32,
+    /// Its channel's descriptor, unless that has ended.
+    pub channel: Option<i32>,
+    liveness: Liveness,
+    #[serde(default)]
+    load: Load,
+    #[serde(default)]
+    closed_at: Option<Moment>,
+    /// What it is still to be told.
+    #[serde(default)]
+    outbox: Vec<String>,
+}
+
+impl Link {
+    /// Everything as it is.
+    pub fn carry(&self) -> CarriedLink {
+        CarriedLink {
+            generation: self.generation,
+            pid: self.process.pid(),
+            channel: self
+                .channel
+                .as_ref()
+                .map(|channel| channel.as_fd().as_raw_fd()),
+            liveness: self.liveness.clone(),
+            load: self.load,
+            closed_at: self.closed_at,
+            // Our own words: JSON, and so text.
+            outbox: self
+                .outbox
+                .iter()
+                .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+                .collect(),
+        }
+    }
+
+    /// The descriptor that has to be carried for [`CarriedLink::channel`].
+    pub fn channel(&self) -> Option<BorrowedFd<'_>> {
+        self.channel.as_ref().map(AsFd::as_fd)
+    }
+
+    /// The same again.
+    pub fn resume(carried: CarriedLink, process: Process, channel: Option<Channel>) -> Self {
+        Self {
+            generation: carried.generation,
+            process,
+            liveness: carried.liveness,
+            load: carried.load,
+            closed_at: carried.closed_at,
+            channel,
+            outbox: carried.outbox.into_iter().map(String::into_bytes).collect(),
+        }
     }
 }
 

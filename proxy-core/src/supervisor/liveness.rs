@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::channel::Id;
 use crate::clock::Moment;
 
 /// The pings of one worker.
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Liveness {
     interval: Duration,
     timeout: Duration,

@@ -6,12 +6,16 @@
 mod act;
 mod api;
 mod clerk;
-
+mod client;
 mod error;
 mod handoff;
+pub mod handover;
+mod held;
 mod link;
 mod listener;
+mod listening;
 mod liveness;
+mod on_event;
 mod origin;
 mod process;
 mod queue;
@@ -20,12 +24,16 @@ mod requests;
 pub mod rollout;
 mod rollouts;
 mod run;
+mod service_manager;
 mod signals;
 mod snapshot;
+mod start;
 mod state;
 mod status;
+mod switchboard;
 mod transfer;
 
 pub use error::SupervisorError;
-pub use run::serve;
+pub use origin::RUNS_AS;
 pub use signals::Blocked;
+pub use start::{LeftOpen, serve};

@@ -1,22 +1,31 @@
 //! Where the supervisor itself came from, and where a version's worker is started from.
 
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use staging::home::Home;
 use staging::package::{self, Package, PackageError};
 use staging::report::{Exit, Failure};
 use staging::version::PackageVersion;
 
+use super::handover::own_executable;
+
 /// The name of the worker's entry point in a package.
 pub const ENTRY: &str = "rollproxy";
+
+/// What tells a worker which version it is where its executable does not: its package was removed.
+pub const RUNS_AS: &str = "ROLLPROXY_RUNS_AS";
 
 /// The supervisor's own version and executable, seen once at the start.
 #[derive(Debug, Clone)]
 pub struct Origin {
     /// The version of the package it stands in, or the compiled one.
     pub version: PackageVersion,
-    /// Its executable.
+    /// Its executable's path; the file may be gone since.
     pub executable: PathBuf,
+    /// The same by descriptor, which stays.
+    file: Rc<OwnedFd>,
 }
 
 impl Origin {
@@ -25,10 +34,40 @@ impl Origin {
     /// # Errors
     /// When the system does not say which executable this is.
     pub fn detect() -> std::io::Result<Self> {
+        Self::carried(
+            package::own_version(crate::COMPILED_VERSION),
+            std::env::current_exe()?,
+        )
+    }
+
+    /// Of this process, which knows from before what it is.
+    ///
+    /// # Errors
+    /// When the system does not let us have our own executable.
+    pub fn carried(version: PackageVersion, executable: PathBuf) -> std::io::Result<Self> {
         Ok(Self {
-            version: package::own_version(crate::COMPILED_VERSION),
-            executable: std::env::current_exe()?,
+            version,
+            executable,
+            file: Rc::new(own_executable()?),
         })
+    }
+
+    /// This program's own executable.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Where this program can be started from: its path, and without that our descriptor of it.
+    fn own_program(&self) -> PathBuf {
+        if self.executable.exists() {
+            return self.executable.clone();
+        }
+        // By our number: a child's own table has other things in the place of some of ours.
+        PathBuf::from(format!(
+            "/proc/{}/fd/{}",
+            std::process::id(),
+            self.file.as_raw_fd()
+        ))
     }
 
     /// The executable of `version`: among the packages first, then where the supervisor came from,
@@ -54,7 +93,7 @@ impl Origin {
                 }
                 Ok(package.entry(ENTRY)?)
             }
-            Err(_) if *version == self.version => Ok(self.executable.clone()),
+            Err(_) if *version == self.version => Ok(self.own_program()),
             Err(PackageError::Missing { version, .. }) => Err(Failure::new(
                 "NOT_INSTALLED",
                 format!(

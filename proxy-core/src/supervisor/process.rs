@@ -1,5 +1,6 @@
 //! Starting, watching and ending worker processes: pidfds from the start, never a bare number.
 
+use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,12 +8,14 @@ use std::task::{Context, Poll};
 
 use command_fds::{CommandFdExt, FdMapping};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
+use staging::version::PackageVersion;
 use tokio::io::unix::AsyncFd;
 
 use crate::descriptors::watch;
 
 use crate::descriptors::{CHANNEL_FD, CONFIG_FD};
 
+use super::origin::RUNS_AS;
 use super::rollout::Generation;
 
 /// What a worker may see of the supervisor's environment, besides its home: where certificates
@@ -26,12 +29,23 @@ const ENVIRONMENT: [&str; 6] = [
     "TZ",
 ];
 
+/// The whole environment of a worker, and of the command that is told of events.
+pub fn environment(home: &Path) -> impl Iterator<Item = (&'static str, OsString)> {
+    let home = ("ROLLPROXY_HOME", home.as_os_str().to_owned());
+    ENVIRONMENT
+        .iter()
+        .filter_map(|name| Some((*name, std::env::var_os(name)?)))
+        .chain([home])
+}
+
 /// What a worker is started with.
 pub struct Plan<'a> {
     /// The package's `rollproxy`.
     pub executable: &'a Path,
     /// Its number.
     pub generation: Generation,
+    /// The version it runs.
+    pub version: &'a PackageVersion,
     /// Its end of the channel.
     pub channel: OwnedFd,
     /// The sealed configuration.
@@ -59,12 +73,8 @@ impl Process {
             .arg("--generation")
             .arg(plan.generation.to_string())
             .env_clear()
-            .envs(
-                ENVIRONMENT
-                    .iter()
-                    .filter_map(|name| Some((*name, std::env::var_os(name)?))),
-            )
-            .env("ROLLPROXY_HOME", plan.home)
+            .envs(environment(plan.home))
+            .env(RUNS_AS, plan.version.to_string())
             .current_dir("/")
             .stdin(Stdio::null());
         // Ctrl-C in a terminal is for the supervisor, which lets workers finish.
@@ -81,13 +91,36 @@ impl Process {
                 },
             ])
             .map_err(|error| std::io::Error::other(error.to_string()))?;
-        let child = command.spawn()?;
-        let pid = Pid::from_child(&child);
-        // Not reaped yet, so the number is still this child's.
-        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+        Self::start(&mut command)
+    }
+
+    /// Starts a child of any kind.
+    ///
+    /// # Errors
+    /// When it cannot be started, with the system's reason.
+    pub fn start(command: &mut Command) -> std::io::Result<Self> {
+        // Not reaped before we say so, so the number is this child's.
+        let pid = command.spawn()?.id();
+        Self::adopt(pid)
+    }
+
+    /// A child that an earlier image of this process started.
+    ///
+    /// # Errors
+    /// When there is no such process, or no descriptor is left.
+    pub fn adopt(pid: u32) -> std::io::Result<Self> {
+        let pidfd = open_pidfd(pid)?;
+        Self::watched(pidfd, pid)
+    }
+
+    /// The same, of a pidfd that was opened already.
+    ///
+    /// # Errors
+    /// When the runtime cannot watch it.
+    pub fn watched(pidfd: OwnedFd, pid: u32) -> std::io::Result<Self> {
         Ok(Self {
             pidfd: watch(pidfd)?,
-            pid: child.id(),
+            pid,
         })
     }
 
@@ -102,33 +135,84 @@ impl Process {
         let _ = rustix::process::pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL);
     }
 
-    /// How it ended, once it has; it is reaped by that.
+    /// SIGKILL for all of its process group, which it must lead.
+    pub fn kill_group(&self) {
+        if let Some(group) = raw_pid(self.pid) {
+            // As in `kill`; it is not reaped yet, so the group is still its own.
+            let _ = rustix::process::kill_process_group(group, Signal::KILL);
+        }
+    }
+
+    /// How it ended, once it has, in words; it is reaped by that.
     pub fn poll_exit(&self, context: &mut Context<'_>) -> Poll<String> {
+        self.poll_ended(context).map(|ended| ended.to_string())
+    }
+
+    /// How it ended, once it has; it is reaped by that.
+    pub fn poll_ended(&self, context: &mut Context<'_>) -> Poll<Ended> {
         loop {
             let mut guard = match self.pidfd.poll_read_ready(context) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(guard)) => guard,
-                Poll::Ready(Err(error)) => return Poll::Ready(format!("not watchable: {error}")),
+                Poll::Ready(Err(error)) => {
+                    return Poll::Ready(Ended::Unknown(format!("not watchable: {error}")));
+                }
             };
             match self.reap() {
-                Ok(Some(how)) => return Poll::Ready(how),
+                Ok(Some(ended)) => return Poll::Ready(ended),
                 Ok(None) => guard.clear_ready(),
-                Err(error) => return Poll::Ready(format!("not reapable: {error}")),
+                Err(error) => {
+                    return Poll::Ready(Ended::Unknown(format!("not reapable: {error}")));
+                }
             }
         }
     }
 
-    fn reap(&self) -> rustix::io::Result<Option<String>> {
+    fn reap(&self) -> rustix::io::Result<Option<Ended>> {
         let status = rustix::process::waitid(
             WaitId::PidFd(self.pidfd.get_ref().as_fd()),
             WaitIdOptions::EXITED | WaitIdOptions::NOHANG,
         )?;
         Ok(status.map(
             |status| match (status.exit_status(), status.terminating_signal()) {
-                (Some(code), _) => format!("exit code {code}"),
-                (None, Some(signal)) => format!("signal {signal}"),
-                (None, None) => "no reason given".to_owned(),
+                (Some(code), _) => Ended::Code(code),
+                (None, Some(signal)) => Ended::Signal(signal),
+                (None, None) => Ended::Unknown("no reason given".to_owned()),
             },
         ))
     }
+}
+
+/// How a child ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ended {
+    /// By itself.
+    Code(i32),
+    /// By a signal.
+    Signal(i32),
+    /// Nobody can tell.
+    Unknown(String),
+}
+
+impl std::fmt::Display for Ended {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Code(code) => write!(out, "exit code {code}"),
+            Self::Signal(signal) => write!(out, "signal {signal}"),
+            Self::Unknown(what) => out.write_str(what),
+        }
+    }
+}
+
+/// A descriptor of a child that was not reaped yet.
+///
+/// # Errors
+/// When there is no such process, or no descriptor is left.
+pub fn open_pidfd(pid: u32) -> std::io::Result<OwnedFd> {
+    let pid = raw_pid(pid).ok_or(std::io::ErrorKind::InvalidInput)?;
+    Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+fn raw_pid(pid: u32) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(pid).ok()?)
 }

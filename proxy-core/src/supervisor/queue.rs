@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::clock::Moment;
 
 /// A first-in, first-out queue of `T` with a bound and a deadline for each.
@@ -14,12 +16,22 @@ pub struct Queue<T> {
 }
 
 /// One that waits.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Waiting<T> {
     /// What waits.
     pub socket: T,
     /// Until when.
     pub until: Moment,
+}
+
+impl<T> Waiting<T> {
+    /// The same wait of what stands for the socket.
+    pub fn with<S>(&self, socket: S) -> Waiting<S> {
+        Waiting {
+            socket,
+            until: self.until,
+        }
+    }
 }
 
 impl<T> Queue<T> {
@@ -66,6 +78,31 @@ impl<T> Queue<T> {
         self.waiting.push_front(waiting);
     }
 
+    /// Lines up at the end with the time that is left of an earlier wait; the bound does not apply to it.
+    pub fn push_waiting(&mut self, waiting: Waiting<T>) {
+        self.waiting.push_back(waiting);
+    }
+
+    /// Who is next.
+    pub fn front(&mut self) -> Option<&mut T> {
+        self.waiting.front_mut().map(|waiting| &mut waiting.socket)
+    }
+
+    /// Everyone, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &Waiting<T>> {
+        self.waiting.iter()
+    }
+
+    /// How many may wait.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// How long each may wait.
+    pub fn patience(&self) -> Duration {
+        self.patience
+    }
+
     /// Who has waited longest.
     pub fn pop(&mut self) -> Option<Waiting<T>> {
         self.waiting.pop_front()
@@ -107,11 +144,6 @@ impl<T> Queue<T> {
         self.waiting.len()
     }
 
-    /// Nobody waits.
-    pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
-    }
-
     /// Everyone, for the end.
     pub fn drain(&mut self) -> impl Iterator<Item = T> {
         self.waiting.drain(..).map(|waiting| waiting.socket)
@@ -139,7 +171,7 @@ mod tests {
         assert!(queue.expired(at(29_999)).is_empty());
         assert_eq!(queue.expired(at(30_000)), ['a']);
         assert_eq!(queue.pop().unwrap().socket, 'b');
-        assert!(queue.is_empty());
+        assert_eq!(queue.len(), 0);
     }
 
     #[test]

@@ -30,13 +30,12 @@ pub fn conclude(home: &Home, conclusion: &Conclusion, request: &RolloutRequest) 
     let written = match conclusion.verdict {
         Outcome::Kept => keep(home, &conclusion.target.version, request),
         Outcome::Failed | Outcome::RolledBack => {
-            let mark = conclusion.why.as_ref().map_or(Mark::None, |why| why.mark());
             let cause = conclusion
                 .why
                 .as_ref()
                 .map(ToString::to_string)
                 .unwrap_or_default();
-            blame(home, &conclusion.target.version, mark, &cause).map(|()| None)
+            blame(home, &conclusion.target.version, conclusion.mark, &cause).map(|()| None)
         }
         Outcome::Deferred | Outcome::Superseded => Ok(None),
     };
@@ -183,5 +182,6 @@ fn word(by: By) -> &'static str {
         By::Signal => "signal",
         By::Recovery => "recovery",
         By::Pending => "pending",
+        By::Selection => "selection",
     }
 }

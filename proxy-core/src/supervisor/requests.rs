@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use control::types::{By, Outcome, RolloutRequest};
+use control::types::{By, Outcome, RolloutRecord, RolloutRequest};
 use staging::home::Home;
 use staging::report::{Exit, Failure};
 use staging::version::PackageVersion;
@@ -12,8 +12,9 @@ use crate::clock::Moment;
 use crate::config;
 
 use super::api::Command;
+use super::on_event::Notice;
 use super::record::digest_of;
-use super::rollout::{Answer, Conclusion, Request, RolloutId, Target};
+use super::rollout::{Answer, Conclusion, Mark, Request, RolloutId, Target};
 use super::rollouts::Lines;
 use super::signals::Said;
 use super::snapshot::Snapshot;
@@ -27,8 +28,21 @@ impl Supervisor {
             Command::Status(reply) => {
                 let _ = reply.send(self.status());
             }
-            Command::Rollout(id, reply) => {
-                let _ = reply.send(self.rollouts.record(id).cloned());
+            Command::Rollout(id, nonce, reply) => {
+                let _ = reply.send(self.rollout(id, nonce.as_deref()));
+            }
+            Command::Handover(request, reply) => {
+                let _ = reply.send(self.ask_handover(&request));
+            }
+            Command::Preflight(version, reply) => self.ask_preflight(version.as_deref(), reply),
+            Command::Admission(request, reply) => {
+                let _ = reply.send(self.admit(request));
+            }
+            Command::Streams(generation, reply) => {
+                let _ = reply.send(self.ask_streams(generation));
+            }
+            Command::Drain(request, reply) => {
+                let _ = reply.send(self.drain_now(request));
             }
             Command::Roll(request, reply) => {
                 let lines = self.roll(request).and_then(|id| self.watch(id));
@@ -44,11 +58,15 @@ impl Supervisor {
                 tracing::info!(again = self.machine.is_stopping(), "stops");
                 // Who was accepted already is still served.
                 self.offer_waiting(Moment::now());
-                self.listeners.clear();
+                let closing = self.listeners.take_all();
+                self.close_listeners(closing);
                 let timeout = self.config.config.server.stop_timeout;
                 self.machine.stop(Moment::now(), timeout, &mut self.effects);
             }
-            Said::Reload => self.roll_by_signal(RolloutRequest::new(By::Signal)),
+            Said::Reload => {
+                self.service_manager.reload_asked();
+                self.roll_by_signal(RolloutRequest::new(By::Signal));
+            }
             Said::Update => match update_state::read(&self.home) {
                 Ok(state) => match state.pending {
                     Some(pending) => self.roll_to(pending.version, By::Signal),
@@ -85,26 +103,41 @@ impl Supervisor {
     }
 
     fn watch(&mut self, id: RolloutId) -> Result<Lines, Failure> {
-        self.rollouts.watch(id).ok_or_else(|| {
-            Failure::new(
-                "NOT_FOUND",
-                format!("rollout {id} is not remembered"),
-                Exit::Failed,
-                false,
-            )
+        self.rollouts.watch(id).ok_or_else(|| not_remembered(id))
+    }
+
+    /// A rollout as far as it came, for whoever meant this supervisor.
+    fn rollout(&self, id: RolloutId, nonce: Option<&str>) -> Result<RolloutRecord, Failure> {
+        self.check_nonce(nonce)?;
+        let record = self.rollouts.record(id).cloned();
+        record.ok_or_else(|| not_remembered(id))
+    }
+
+    /// Begins or joins a rollout; a refusal is told to the command of `on_event`, too.
+    fn roll(&mut self, request: RolloutRequest) -> Result<RolloutId, Failure> {
+        let (wanted, by) = (request.version.clone(), request.by);
+        self.begin(request).inspect_err(|failure| {
+            let now = staging::clock::now();
+            let notice = Notice::of_refusal(failure, wanted.as_deref(), by, now);
+            self.on_event.tell(notice);
         })
     }
 
     /// Checks everything that can be checked before a process is started, then begins or joins a rollout.
-    fn roll(&mut self, request: RolloutRequest) -> Result<RolloutId, Failure> {
-        self.check_ownership(&request)?;
+    fn begin(&mut self, request: RolloutRequest) -> Result<RolloutId, Failure> {
+        self.check_nonce(request.nonce.as_deref())?;
+        if let Some(id) = (request.key.as_deref()).and_then(|key| self.rollouts.with_key(key)) {
+            // The very same request once more: its first answer was lost on the way.
+            return Ok(id);
+        }
+        self.check_selection(&request)?;
         let version = match &request.version {
             Some(text) => text.parse::<PackageVersion>()?,
             None => self.machine.desired().version.clone(),
         };
         self.origin.executable_of(&self.home, &version)?;
         refuse_known_bad(&self.home, &request, &version)?;
-        let (snapshot, mut notes) = self.read_configuration()?;
+        let (snapshot, notes) = self.read_configuration()?;
         let target = Target {
             version: version.clone(),
             config: snapshot.digest.clone(),
@@ -112,7 +145,7 @@ impl Supervisor {
         if request.pin.is_some() && self.runs_already(&target) {
             return Ok(self.keep_as_it_is(request, target));
         }
-        notes.extend(self.listen_note(&snapshot));
+        let prepared = self.prepare_listeners(&snapshot)?;
         self.snapshots.insert(snapshot.digest.clone(), snapshot);
         let by = request.by;
         match self
@@ -122,6 +155,7 @@ impl Supervisor {
             Answer::Started(id) => {
                 tracing::info!(rollout = id, %version, ?by, "rollout");
                 self.rollouts.begin(id, version, request);
+                self.listeners.begin(id, prepared);
                 if !notes.is_empty() {
                     self.rollouts.set_note(id, notes.join("; "));
                 }
@@ -129,24 +163,24 @@ impl Supervisor {
             }
             Answer::Joined(id) => {
                 self.rollouts.join(id, &request);
+                prepared.withdraw();
                 Ok(id)
             }
-            Answer::Refused(refusal) => Err(Failure::new(
-                refusal.code(),
-                refusal.to_string(),
-                Exit::Deferred,
-                true,
-            )),
+            Answer::Refused(refusal) => {
+                prepared.withdraw();
+                Err(Failure::new(
+                    refusal.code(),
+                    refusal.to_string(),
+                    Exit::Deferred,
+                    true,
+                ))
+            }
         }
     }
 
-    /// The caller saw this supervisor and this selection, or does not care.
-    fn check_ownership(&self, request: &RolloutRequest) -> Result<(), Failure> {
-        if request
-            .nonce
-            .as_ref()
-            .is_some_and(|nonce| *nonce != self.identity.nonce)
-        {
+    /// The caller saw this supervisor, or does not care.
+    fn check_nonce(&self, nonce: Option<&str>) -> Result<(), Failure> {
+        if nonce.is_some_and(|nonce| nonce != self.identity.nonce) {
             return Err(Failure::new(
                 "OWNERSHIP_CHANGED",
                 "another supervisor was meant: this one started later; nothing was changed, look at the status and ask again",
@@ -154,6 +188,11 @@ impl Supervisor {
                 true,
             ));
         }
+        Ok(())
+    }
+
+    /// The caller saw this selection, or does not care.
+    fn check_selection(&self, request: &RolloutRequest) -> Result<(), Failure> {
         // Selection and marks are about to change: what the caller saw, or what a job would be refused
         // for, is not decided yet.
         if (request.serial.is_some() || request.by == By::Job)
@@ -184,9 +223,14 @@ impl Supervisor {
     }
 
     /// The rollout that is decided and not yet on disk: the selection's serial is about to change.
+    pub(super) fn is_filing(&self) -> bool {
+        self.being_filed().is_some()
+    }
+
     fn being_filed(&self) -> Option<RolloutId> {
         let latest = self.rollouts.latest()?;
-        (latest.verdict.is_none() && self.machine.candidate().is_none()).then_some(latest.id)
+        (latest.verdict.is_none() && self.machine.under_way() != Some(latest.id))
+            .then_some(latest.id)
     }
 
     /// The configuration as it now is. A wrong one refuses the rollout and changes nothing.
@@ -205,16 +249,8 @@ impl Supervisor {
             .map_err(|error| Failure::new("SYSTEM", error.to_string(), Exit::Failed, true))
     }
 
-    /// The listeners are the supervisor's own: another generation does not change them.
-    fn listen_note(&self, wanted: &Snapshot) -> Option<String> {
-        (wanted.config.server.listen != self.bound).then(|| {
-            "[server] listen was changed: that takes effect when the supervisor is started anew; everything else has"
-                .to_owned()
-        })
-    }
-
     fn runs_already(&self, target: &Target) -> bool {
-        self.machine.candidate().is_none()
+        self.machine.is_settled()
             && self
                 .machine
                 .active()
@@ -235,9 +271,19 @@ impl Supervisor {
                 verdict: Outcome::Kept,
                 why: None,
                 note: None,
+                mark: Mark::None,
             }));
         rollout
     }
+}
+
+fn not_remembered(id: RolloutId) -> Failure {
+    Failure::new(
+        "NOT_FOUND",
+        format!("rollout {id} is not one that this supervisor remembers"),
+        Exit::Failed,
+        false,
+    )
 }
 
 /// A job never tries a version again that a rollout proved bad; a person may.

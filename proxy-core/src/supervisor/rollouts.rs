@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use control::types::{By, Line, RolloutRecord, RolloutRequest, Step, Verdict};
+use serde::{Deserialize, Serialize};
 use staging::version::PackageVersion;
 use tokio::sync::mpsc;
 
@@ -14,17 +15,22 @@ const REMEMBERED: usize = 64;
 /// What somebody who waits for a rollout reads.
 pub type Lines = mpsc::UnboundedReceiver<Line>;
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Entry {
     record: RolloutRecord,
     request: RolloutRequest,
+    /// The keys of the requests that joined.
+    joined: Vec<String>,
     /// What whoever asked should know about a verdict of `kept`.
     note: Option<String>,
+    /// Whoever waits when the supervisor goes on as another program asks again.
+    #[serde(skip)]
     waiting: Vec<mpsc::UnboundedSender<Line>>,
 }
 
 /// All rollouts of this supervisor that are still remembered.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Rollouts {
     entries: BTreeMap<RolloutId, Entry>,
 }
@@ -47,6 +53,7 @@ impl Rollouts {
             Entry {
                 record,
                 request,
+                joined: Vec::new(),
                 note: None,
                 waiting: Vec::new(),
             },
@@ -142,9 +149,20 @@ impl Rollouts {
         };
         entry.request.pin = request.pin.or(entry.request.pin);
         entry.request.clear_known_bad |= request.clear_known_bad;
+        entry.joined.extend(request.key.clone());
         if request.by == By::Person {
             entry.request.by = By::Person;
         }
+    }
+
+    /// The rollout that this very request began or joined.
+    pub fn with_key(&self, key: &str) -> Option<RolloutId> {
+        let has = |entry: &Entry| {
+            entry.request.key.as_deref() == Some(key)
+                || entry.joined.iter().any(|joined| joined == key)
+        };
+        let found = self.entries.iter().find(|(_, entry)| has(entry));
+        found.map(|(id, _)| *id)
     }
 
     /// By number.

@@ -1,11 +1,10 @@
 //! A configuration as its generations keep it: sealed, so that nobody edits it under them.
 
-use std::io::Write;
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{MemfdFlags, SealFlags};
-
 use crate::config::{Config, ConfigError};
+
+use super::handover::memory::sealed;
 
 /// A configuration, sealed into memory.
 #[derive(Debug)]
@@ -35,19 +34,33 @@ impl Snapshot {
     /// When the system has no memory or descriptor left.
     pub fn seal(config: Config) -> Result<Self, SealError> {
         let bytes = config.to_snapshot()?;
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let memory =
-            rustix::fs::memfd_create("rollproxy-config", flags).map_err(std::io::Error::from)?;
-        let mut file = std::fs::File::from(memory);
-        file.write_all(&bytes)?;
-        let memory = OwnedFd::from(file);
-        let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-        rustix::fs::fcntl_add_seals(&memory, seals).map_err(std::io::Error::from)?;
+        let memory = sealed("rollproxy-config", &bytes)?;
         Ok(Self {
             digest: config.digest()?,
             config,
             memory,
         })
+    }
+
+    /// The configuration of an earlier image of this process, under the digest that it is known by there.
+    ///
+    /// # Errors
+    /// When the system has no memory or descriptor left.
+    pub fn carried(config: Config, digest: String, text: &[u8]) -> Result<Self, SealError> {
+        Ok(Self {
+            config,
+            digest,
+            memory: sealed("rollproxy-config", text)?,
+        })
+    }
+
+    /// Its text, as the workers read it.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn text(&self) -> std::io::Result<String> {
+        let bytes = super::handover::memory::read(self.descriptor()?)?;
+        String::from_utf8(bytes).map_err(|error| std::io::Error::other(error.to_string()))
     }
 
     /// A descriptor for one worker.
@@ -62,6 +75,7 @@ impl Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
 
     #[test]
     fn a_sealed_configuration_cannot_be_changed() {

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use staging::home::Home;
 use staging::locks::SupervisorLock;
 use staging::ownership::ProcessIdentity;
@@ -12,37 +14,38 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Sleep;
 
 use crate::clock::Moment;
-use crate::config::ListenAddress;
 
-use super::api::Command;
+use super::api::{Answering, Command};
 use super::clerk::{Clerk, Filed};
+use super::client::Client;
+use super::handover::{AdmissionState, Handover};
+use super::held::{Confirmations, Inquiries};
 use super::link::Link;
-use super::listener::Listener;
+use super::listener::Listeners;
+use super::on_event::Runner;
 use super::origin::Origin;
-use super::queue::Queue;
 use super::rollout::{Effect, Event, Generation, Machine};
 use super::rollouts::Rollouts;
+use super::service_manager::ServiceManager;
 use super::signals::Signals;
 use super::snapshot::Snapshot;
+use super::switchboard::Switchboard;
 
-/// Counts since the supervisor started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Counters {
-    /// Sockets closed because the queue was full or their time in it was over.
-    pub rejected_sockets: u64,
-    /// Transfers that a worker did not complete; the sockets were offered to the next one.
-    pub failed_transfers: u64,
-    /// Idle connections that came back from a worker.
-    pub returned_sockets: u64,
-    /// Channel messages that were dropped.
-    pub dropped_messages: u64,
+/// Why a generation or a rollout last failed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct LastFailure {
+    /// For a person, the stable code in front.
+    pub(super) text: String,
+    /// When.
+    pub(super) at: jiff::Timestamp,
 }
 
 /// Everything one supervisor holds.
 pub(super) struct Supervisor {
     pub(super) home: Home,
     /// Held for life: whoever has it owns the home.
-    pub(super) _lock: SupervisorLock,
+    pub(super) lock: Arc<SupervisorLock>,
     pub(super) identity: ProcessIdentity,
     pub(super) origin: Origin,
     pub(super) since: jiff::Timestamp,
@@ -54,15 +57,23 @@ pub(super) struct Supervisor {
     pub(super) machine: Machine,
     pub(super) effects: Vec<Effect>,
     pub(super) links: BTreeMap<Generation, Link>,
-    pub(super) queue: Queue<OwnedFd>,
-    pub(super) listeners: Vec<Listener>,
-    pub(super) addresses: Vec<String>,
-    /// What the listeners were asked for.
-    pub(super) bound: Vec<ListenAddress>,
+    pub(super) board: Switchboard<Client>,
+    pub(super) listeners: Listeners,
+    pub(super) service_manager: ServiceManager,
     pub(super) rollouts: Rollouts,
-    pub(super) counters: Counters,
-    pub(super) last_failure: Option<String>,
+    /// Channel messages that were dropped.
+    pub(super) dropped_messages: u64,
+    pub(super) last_failure: Option<LastFailure>,
+    pub(super) inquiries: Inquiries,
+    pub(super) confirmations: Confirmations,
+    /// The control socket, to be handed over.
+    pub(super) control: OwnedFd,
+    pub(super) handover: Handover,
+    pub(super) admission: AdmissionState,
+    /// How many requests of the control socket are being answered.
+    pub(super) answering: Answering,
     pub(super) clerk: Clerk,
+    pub(super) on_event: Runner,
     pub(super) retry_at: Option<Moment>,
     /// How many clients' descriptors this process may hold at a time.
     pub(super) socket_budget: usize,

@@ -2,8 +2,10 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use control::types::{Place, Rolling, Status};
+use control::types::{Place, Probation, Rolling, Status};
 use staging::{package, selection, update_state};
+
+use crate::clock::Moment;
 
 use super::clerk::Paper;
 use super::rollout::Worker;
@@ -22,7 +24,7 @@ impl Supervisor {
             supervisor_version: self.origin.version.clone(),
             supervisor_pid: self.identity.pid,
             nonce: self.identity.nonce.clone(),
-            listeners: self.addresses.clone(),
+            listeners: self.listeners.addresses(),
             home: self.home.root().display().to_string(),
             since: self.since,
             worker_version: self
@@ -46,42 +48,48 @@ impl Supervisor {
                 "lastCheck": state.last_check,
                 "nextAttempt": state.next_attempt,
             }),
+            handover: self.handover.record().cloned(),
             budget: serde_json::json!({}),
             telemetry: serde_json::json!({}),
         }
     }
 
-    fn rolling(&self) -> Rolling {
+    pub(super) fn rolling(&self) -> Rolling {
         let machine = &self.machine;
+        let counters = self.board.counters();
         Rolling {
             generation: machine.active().map(|active| active.generation),
             active: machine.active().map(|worker| self.place(worker)),
             candidate: machine.candidate().map(|worker| self.place(worker)),
-            standby: None,
+            standby: machine
+                .standby()
+                .or(machine.taking_over())
+                .map(|worker| self.place(worker)),
+            probation: machine.probation().map(|probation| Probation {
+                rollout: probation.rollout,
+                until: self.time_of(probation.until),
+                requests: probation.answered,
+                local_5xx: probation.local_5xx,
+            }),
             draining: machine
                 .draining()
                 .map(|worker| self.place(worker))
                 .collect(),
-            queued_sockets: self.queue.len() as u64,
-            pending_transfers: self
-                .links
-                .values()
-                .map(|link| link.transfers.len() as u64)
-                .sum(),
-            rejected_sockets: self.counters.rejected_sockets,
-            failed_transfers: self.counters.failed_transfers,
-            returned_sockets: self.counters.returned_sockets,
-            dropped_messages: self.counters.dropped_messages,
-            last_failure: self.last_failure.clone(),
+            queued_sockets: self.board.queued() as u64,
+            pending_transfers: self.board.on_their_way() as u64,
+            rejected_sockets: counters.rejected_sockets,
+            failed_transfers: counters.failed_transfers,
+            closed_sockets: counters.closed_sockets,
+            returned_sockets: counters.returned_sockets,
+            dropped_messages: self.dropped_messages,
+            last_failure: self.last_failure.as_ref().map(|last| last.text.clone()),
+            last_failure_at: self.last_failure.as_ref().map(|last| last.at),
             last_rollout: self.rollouts.latest().cloned(),
         }
     }
 
     fn place(&self, worker: &Worker) -> Place {
-        // Counted from our own start, so that it is the same time whenever it is told.
-        let after = worker.since.since(self.started).as_millis();
-        let after = jiff::SignedDuration::from_millis(i64::try_from(after).unwrap_or(i64::MAX));
-        let since = self.since.checked_add(after).unwrap_or(self.since);
+        let since = self.time_of(worker.since);
         let load = self
             .links
             .get(&worker.generation)
@@ -94,7 +102,18 @@ impl Supervisor {
             since,
             streams: load.exchanges,
             connections: load.connections,
+            deadline: self
+                .machine
+                .cut_at(worker.generation)
+                .map(|at| self.time_of(at)),
         }
+    }
+
+    /// The time of day of a moment: counted from our own start, so that it is the same whenever it is told.
+    fn time_of(&self, moment: Moment) -> jiff::Timestamp {
+        let after = moment.since(self.started).as_millis();
+        let after = jiff::SignedDuration::from_millis(i64::try_from(after).unwrap_or(i64::MAX));
+        self.since.checked_add(after).unwrap_or(self.since)
     }
 
     /// Tells whoever watches, and the snapshot on disk, when something a person would notice changed.
@@ -116,6 +135,8 @@ impl Supervisor {
             .active()
             .into_iter()
             .chain(machine.candidate())
+            .chain(machine.standby())
+            .chain(machine.taking_over())
             .chain(machine.draining());
         for worker in workers {
             (worker.generation, worker.pid, worker.since).hash(&mut hasher);
@@ -123,13 +144,20 @@ impl Supervisor {
         (
             machine.active().map(|a| a.generation),
             machine.candidate().map(|c| c.generation),
+            machine.standby().map(|s| s.generation),
+            machine.probation().map(|p| (p.until, p.local_5xx)),
         )
             .hash(&mut hasher);
-        self.counters.hash(&mut hasher);
+        self.board.counters().hash(&mut hasher);
+        self.dropped_messages.hash(&mut hasher);
         self.last_failure.hash(&mut hasher);
         self.rollouts
             .latest()
             .map(|record| (record.id, record.steps.len(), record.verdict.is_some()))
+            .hash(&mut hasher);
+        self.handover
+            .record()
+            .map(|record| (record.id, record.at))
             .hash(&mut hasher);
         hasher.finish()
     }

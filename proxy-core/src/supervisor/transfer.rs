@@ -7,21 +7,25 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::channel::Id;
 use crate::clock::Moment;
 
 use super::queue::Waiting;
 
 /// How far a transfer is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Phase {
     /// `socket` was sent.
     Offered,
     /// `socket-commit` was sent.
     Committed,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Transfer<T> {
     waiting: Waiting<T>,
     phase: Phase,
@@ -123,11 +127,11 @@ impl<T> Transfers<T> {
             .collect()
     }
 
-    /// Everything that nobody owns, in the order it was offered: for the next worker.
-    pub fn settle(&mut self) -> Vec<Waiting<T>> {
+    /// Everything that nobody owns, in the order it was offered, and how far each was.
+    pub fn settle(&mut self) -> Vec<(Phase, Waiting<T>)> {
         std::mem::take(&mut self.under_way)
             .into_values()
-            .map(|transfer| transfer.waiting)
+            .map(|transfer| (transfer.phase, transfer.waiting))
             .collect()
     }
 
@@ -144,6 +148,13 @@ impl<T> Transfers<T> {
             .min()
     }
 
+    /// Our copies.
+    pub fn sockets(&self) -> impl Iterator<Item = &T> {
+        self.under_way
+            .values()
+            .map(|transfer| &transfer.waiting.socket)
+    }
+
     /// How many are under way.
     pub fn len(&self) -> usize {
         self.under_way.len()
@@ -158,6 +169,79 @@ impl<T> Transfers<T> {
                 .ok_or(OutOfTurn),
             _ => Err(OutOfTurn),
         }
+    }
+}
+
+/// The transfers to one worker, for another process image: a socket is what `S` says of it.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Carried<S> {
+    under_way: Vec<(Id, Transfer<S>)>,
+    next: Id,
+    credits: usize,
+    answer_within: Duration,
+}
+
+impl<S> Carried<S> {
+    /// Every socket in it.
+    pub fn sockets(&self) -> impl Iterator<Item = &S> {
+        self.under_way
+            .iter()
+            .map(|(_, transfer)| &transfer.waiting.socket)
+    }
+}
+
+impl<T> Transfers<T> {
+    /// Everything as it is, each socket as `name` names it.
+    pub fn carry<S>(&self, name: &mut impl FnMut(&T) -> S) -> Carried<S> {
+        Carried {
+            under_way: self
+                .under_way
+                .iter()
+                .map(|(id, transfer)| {
+                    let carried = Transfer {
+                        waiting: transfer.waiting.with(name(&transfer.waiting.socket)),
+                        phase: transfer.phase,
+                        answer_by: transfer.answer_by,
+                    };
+                    (*id, carried)
+                })
+                .collect(),
+            next: self.next,
+            credits: self.credits,
+            answer_within: self.answer_within,
+        }
+    }
+
+    /// The same again, each socket as `take` takes it over.
+    ///
+    /// # Errors
+    /// The first one that `take` returned.
+    pub fn resume<S, E>(
+        carried: Carried<S>,
+        take: &mut impl FnMut(S) -> Result<T, E>,
+    ) -> Result<Self, E> {
+        let mut under_way = BTreeMap::new();
+        for (id, transfer) in carried.under_way {
+            let waiting = Waiting {
+                until: transfer.waiting.until,
+                socket: take(transfer.waiting.socket)?,
+            };
+            under_way.insert(
+                id,
+                Transfer {
+                    waiting,
+                    phase: transfer.phase,
+                    answer_by: transfer.answer_by,
+                },
+            );
+        }
+        Ok(Self {
+            under_way,
+            next: carried.next,
+            credits: carried.credits,
+            answer_within: carried.answer_within,
+        })
     }
 }
 
@@ -240,8 +324,12 @@ mod tests {
         transfers.accepted(at(1), 1).unwrap();
         transfers.accepted(at(1), 2).unwrap();
         transfers.owned(1).unwrap();
-        let left: Vec<char> = transfers.settle().into_iter().map(|w| w.socket).collect();
-        assert_eq!(left, ['b', 'c']);
+        let left: Vec<_> = transfers
+            .settle()
+            .into_iter()
+            .map(|(phase, waiting)| (phase, waiting.socket))
+            .collect();
+        assert_eq!(left, [(Phase::Committed, 'b'), (Phase::Offered, 'c')]);
         assert_eq!(transfers.len(), 0);
     }
 }

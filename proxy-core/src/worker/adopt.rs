@@ -18,19 +18,25 @@ pub enum Offer {
 #[derive(Debug, Default)]
 pub struct Adoptions {
     held: BTreeMap<Id, OwnedFd>,
-    draining: bool,
 }
 
 impl Adoptions {
     /// A `socket` message came, with or without its descriptor.
     ///
-    /// `has_room` says whether descriptors are left for it and for what its requests will need.
-    pub fn offered(&mut self, id: Id, socket: Option<OwnedFd>, has_room: bool) -> Offer {
+    /// `has_room` says whether descriptors are left for it and for what its requests will need, `refuses` why none is
+    /// taken now. What was accepted before is committed all the same.
+    pub fn offered(
+        &mut self,
+        id: Id,
+        socket: Option<OwnedFd>,
+        has_room: bool,
+        refuses: Option<&'static str>,
+    ) -> Offer {
         let Some(socket) = socket.filter(|_| has_room) else {
             return Offer::Refused("no descriptors left");
         };
-        if self.draining {
-            return Offer::Refused("draining");
+        if let Some(reason) = refuses {
+            return Offer::Refused(reason);
         }
         self.held.insert(id, socket);
         Offer::Accepted
@@ -46,14 +52,9 @@ impl Adoptions {
         self.held.remove(&id)
     }
 
-    /// No new ones from now on; what was accepted before is still committed.
-    pub fn drain(&mut self) {
-        self.draining = true;
-    }
-
-    /// No new ones come, and nothing waits for its commit.
-    pub fn is_over(&self) -> bool {
-        self.draining && self.held.is_empty()
+    /// Nobody is there to commit them.
+    pub fn forget(&mut self) {
+        self.held.clear();
     }
 }
 
@@ -66,39 +67,36 @@ mod tests {
     }
 
     #[test]
-    fn what_was_accepted_before_a_drain_is_still_committed_and_only_once() {
+    fn what_was_accepted_before_a_refusal_is_still_committed_and_only_once() {
         let mut adoptions = Adoptions::default();
-        assert_eq!(adoptions.offered(1, socket(), true), Offer::Accepted);
-        adoptions.drain();
-        assert_eq!(
-            adoptions.offered(2, socket(), true),
-            Offer::Refused("draining")
-        );
-        assert!(!adoptions.is_over());
+        assert_eq!(adoptions.offered(1, socket(), true, None), Offer::Accepted);
+        for reason in ["standby", "draining", "paused"] {
+            assert_eq!(
+                adoptions.offered(2, socket(), true, Some(reason)),
+                Offer::Refused(reason)
+            );
+        }
+        assert_eq!(adoptions.held(), 1);
         assert!(adoptions.committed(1).is_some());
         assert!(adoptions.committed(1).is_none());
         assert!(adoptions.committed(2).is_none());
-        assert!(adoptions.is_over());
-    }
-
-    #[test]
-    fn a_socket_without_room_for_its_upstream_is_refused() {
-        let mut adoptions = Adoptions::default();
-        assert_eq!(
-            adoptions.offered(1, socket(), false),
-            Offer::Refused("no descriptors left")
-        );
         assert_eq!(adoptions.held(), 0);
     }
 
     #[test]
-    fn a_message_whose_descriptor_was_lost_is_refused() {
+    fn a_socket_without_room_for_its_upstream_or_whose_descriptor_was_lost_is_refused() {
         let mut adoptions = Adoptions::default();
-        assert_eq!(
-            adoptions.offered(1, None, true),
-            Offer::Refused("no descriptors left")
-        );
-        adoptions.drain();
-        assert!(adoptions.is_over());
+        let refused = Offer::Refused("no descriptors left");
+        assert_eq!(adoptions.offered(1, socket(), false, None), refused);
+        assert_eq!(adoptions.offered(2, None, true, None), refused);
+        assert_eq!(adoptions.held(), 0);
+    }
+
+    #[test]
+    fn what_nobody_can_commit_any_more_is_closed() {
+        let mut adoptions = Adoptions::default();
+        adoptions.offered(1, socket(), true, None);
+        adoptions.forget();
+        assert!(adoptions.committed(1).is_none());
     }
 }

@@ -5,6 +5,10 @@
 //! it is drained. When the supervisor is gone it finishes what it serves and exits.
 
 mod adopt;
+mod duties;
+mod returns;
+mod room;
+mod stance;
 mod vitals;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,9 +25,12 @@ use crate::channel::{
 use crate::config::Config;
 use crate::descriptors::take_worker_descriptors;
 use crate::gateway::Gateway;
-use crate::relay::{Drain, Load, Relay};
+use crate::relay::{Load, Relay};
 
-use adopt::{Adoptions, Offer};
+use adopt::Offer;
+use duties::Duties;
+use returns::Fate;
+use room::Room;
 use vitals::WorkerVitals;
 
 /// How often `load` is said while something changes.
@@ -97,21 +104,20 @@ struct Worker {
     returned: u64,
 }
 
-/// What messages of the supervisor act on.
-struct Duties {
-    room: Room,
-    relay: Relay,
-    vitals: Arc<WorkerVitals>,
-    adoptions: Adoptions,
-    give_back: mpsc::UnboundedSender<OwnedFd>,
-}
-
 /// What ends the wait of the main loop.
 enum Wake {
     Said(std::io::Result<Option<Datagram>>),
-    Returned(OwnedFd),
+    LetGo(OwnedFd),
+    LeaseIsOver,
     LoadIsDue,
     NothingLeft,
+}
+
+/// What follows from a message, or from what became of a connection.
+enum Obeyed {
+    GoOn,
+    Shutdown,
+    Failed(Trouble),
 }
 
 impl Worker {
@@ -129,7 +135,7 @@ impl Worker {
     /// The life of a generation, top to bottom.
     async fn serve(&mut self, config: OwnedFd, home: Home) -> Result<(), Trouble> {
         let config = Arc::new(read_config(config)?);
-        let version = staging::package::own_version(crate::COMPILED_VERSION).to_string();
+        let version = own_version();
         let vitals = Arc::new(WorkerVitals::new(self.us, version.clone(), home));
         let gateway = Arc::new(
             Gateway::new(&config, vitals.clone())
@@ -148,105 +154,140 @@ impl Worker {
         })
         .await;
 
-        let (give_back, mut returns) = mpsc::unbounded_channel();
-        let mut duties = Duties {
-            room,
-            relay,
-            vitals,
-            adoptions: Adoptions::default(),
-            give_back,
-        };
+        let (duties, let_go) = Duties::new(room, relay, vitals);
+        match self.work(duties, let_go).await {
+            Obeyed::Failed(trouble) => Err(trouble),
+            Obeyed::GoOn | Obeyed::Shutdown => Ok(()),
+        }
+    }
+
+    /// Does what the channel says, to the end.
+    async fn work(
+        &mut self,
+        mut duties: Duties,
+        mut let_go: mpsc::UnboundedReceiver<OwnedFd>,
+    ) -> Obeyed {
         let mut last_load = Load::default();
         let mut load_due = tokio::time::interval(LOAD_INTERVAL);
         load_due.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut supervised = true;
         loop {
             let wake = tokio::select! {
                 biased;
-                said = std::future::poll_fn(|context| self.channel.poll_recv(context)) => Wake::Said(said),
-                Some(socket) = returns.recv() => Wake::Returned(socket),
-                () = duties.relay.drained(), if duties.adoptions.is_over() => Wake::NothingLeft,
-                _ = load_due.tick() => Wake::LoadIsDue,
+                said = std::future::poll_fn(|context| self.channel.poll_recv(context)), if supervised => Wake::Said(said),
+                Some(socket) = let_go.recv() => Wake::LetGo(socket),
+                () = duties.drained() => Wake::NothingLeft,
+                () = duties.lease_over() => Wake::LeaseIsOver,
+                _ = load_due.tick(), if supervised => Wake::LoadIsDue,
             };
-            match wake {
-                Wake::Said(Ok(Some(datagram))) => match self.obey(datagram, &mut duties).await {
-                    Obeyed::GoOn => {}
-                    Obeyed::Failed(trouble) => return Err(trouble),
-                    Obeyed::Shutdown => {
-                        duties.relay.abort();
-                        duties.relay.drained().await;
-                        return Ok(());
-                    }
-                },
+            let obeyed = match wake {
+                Wake::Said(Ok(Some(datagram))) => self.obey(datagram, &mut duties).await,
                 Wake::Said(Ok(None) | Err(_)) => {
                     // The supervisor is gone: nobody can take over, so finish and exit.
-                    drop(returns);
-                    duties.relay.drain(Drain::Close);
-                    duties.relay.drained().await;
-                    return Ok(());
+                    supervised = false;
+                    duties.adoptions.forget();
+                    duties.stance.drain(true);
+                    self.take_stance(&mut duties).await
                 }
-                Wake::Returned(socket) => self.give_back(&socket).await,
+                Wake::LetGo(socket) => self.settle(socket, &mut duties).await,
+                Wake::LeaseIsOver => {
+                    tracing::info!("the pause was not renewed and is over");
+                    duties.resume();
+                    self.take_stance(&mut duties).await
+                }
                 Wake::LoadIsDue => {
-                    let load = duties.relay.load();
+                    let load = duties.load();
                     if load != last_load {
                         last_load = load;
                         self.say_load(load).await;
                     }
+                    Obeyed::GoOn
                 }
-                Wake::NothingLeft => {
-                    while let Ok(socket) = returns.try_recv() {
-                        self.give_back(&socket).await;
+                // Whoever let a connection go did so before it was no longer counted.
+                Wake::NothingLeft => match let_go.try_recv() {
+                    Ok(socket) => self.settle(socket, &mut duties).await,
+                    Err(_) => {
+                        self.say_load(duties.load()).await;
+                        self.say(&ToSupervisor::Drained).await;
+                        return Obeyed::GoOn;
                     }
-                    self.say_load(duties.relay.load()).await;
-                    self.say(&ToSupervisor::Drained).await;
-                    return Ok(());
+                },
+            };
+            match obeyed {
+                Obeyed::GoOn => {}
+                Obeyed::Failed(trouble) => return Obeyed::Failed(trouble),
+                Obeyed::Shutdown => {
+                    duties.relay.abort();
+                    duties.relay.drained().await;
+                    return Obeyed::Shutdown;
                 }
             }
         }
     }
 
     async fn obey(&mut self, datagram: Datagram, duties: &mut Duties) -> Obeyed {
-        let Duties {
-            room,
-            relay,
-            vitals,
-            adoptions,
-            give_back,
-        } = duties;
         let message = match decode::<ToWorker>(&datagram.bytes, self.us) {
             Ok(message) => message,
             Err(dropped) => {
                 tracing::debug!(%dropped, "dropped what the supervisor said");
-                vitals.count_dropped();
+                duties.vitals.count_dropped();
                 return Obeyed::GoOn;
             }
         };
         match message {
             ToWorker::Activate => {
-                vitals.set_active(true);
+                if !duties.stance.activate() {
+                    tracing::debug!("told to be active while it ends");
+                    return Obeyed::GoOn;
+                }
+                // First: whoever hears `activated` may send back here what we gave back.
+                let taken = self.take_stance(duties).await;
                 self.say(&ToSupervisor::Activated).await;
+                return taken;
             }
-            ToWorker::Drain { close, .. } => {
-                vitals.set_active(false);
-                adoptions.drain();
-                relay.drain(if close {
-                    Drain::Close
-                } else {
-                    Drain::GiveBack(give_back.clone())
-                });
+            ToWorker::Standby { returns } => {
+                duties.stance.stand_by();
+                duties.window = returns;
+                return self.take_stance(duties).await;
+            }
+            ToWorker::Drain { close, returns } => {
+                duties.stance.drain(close);
+                duties.window = returns;
+                return self.take_stance(duties).await;
+            }
+            ToWorker::ReturnCredit { count } => {
+                for socket in duties.returns.credit(count) {
+                    self.give_back(&socket).await;
+                }
+            }
+            ToWorker::Unready => {
+                duties.stance.unready = true;
+                duties.vitals.set_stance(duties.stance);
+            }
+            ToWorker::Admission {
+                id,
+                paused,
+                lease_ms,
+            } => {
+                match paused {
+                    true => duties.pause(Duration::from_millis(lease_ms)),
+                    false => duties.resume(),
+                }
+                let taken = self.take_stance(duties).await;
+                let load = duties.load();
+                self.say(&ToSupervisor::Admission {
+                    id,
+                    connections: load.connections,
+                    exchanges: load.exchanges,
+                })
+                .await;
+                return taken;
             }
             // Said by nobody yet.
-            ToWorker::Standby { .. }
-            | ToWorker::ReturnCredit { .. }
-            | ToWorker::Unready
-            | ToWorker::Streams { .. }
-            | ToWorker::Admission { .. } => {}
+            ToWorker::Streams { .. } => {}
             ToWorker::Shutdown => return Obeyed::Shutdown,
             ToWorker::Ping { id } => self.say(&ToSupervisor::Pong { id }).await,
-            ToWorker::Socket { id } => match adoptions.offered(
-                id,
-                datagram.descriptor,
-                room.has_room(relay.load().connections, adoptions.held()),
-            ) {
+            ToWorker::Socket { id } => match duties.offered(id, datagram.descriptor) {
                 Offer::Accepted => self.say(&ToSupervisor::SocketAccepted { id }).await,
                 Offer::Refused(reason) => {
                     self.say(&ToSupervisor::SocketRefused {
@@ -257,15 +298,32 @@ impl Worker {
                 }
             },
             ToWorker::SocketCommit { id } => {
-                if let Some(socket) = adoptions.committed(id) {
+                if let Some(socket) = duties.adoptions.committed(id) {
                     // Said before a byte is read: whoever finds no `socket-owned` may serve it instead.
                     self.say(&ToSupervisor::SocketOwned { id }).await;
-                    if let Err(error) = relay.adopt(socket) {
-                        return Obeyed::Failed(Trouble::of(Blame::Package)(error.to_string()));
-                    }
+                    return duties.adopt(socket);
                 }
             }
-            ToWorker::SocketCancel { id } => drop(adoptions.committed(id)),
+            ToWorker::SocketCancel { id } => drop(duties.adoptions.committed(id)),
+        }
+        Obeyed::GoOn
+    }
+
+    /// What was told takes effect on the connections that are between two requests.
+    async fn take_stance(&mut self, duties: &mut Duties) -> Obeyed {
+        let (give_back, serve) = duties.take_stance();
+        for socket in give_back {
+            self.give_back(&socket).await;
+        }
+        duties.adopt_all(serve)
+    }
+
+    /// The relay let a connection go.
+    async fn settle(&mut self, socket: OwnedFd, duties: &mut Duties) -> Obeyed {
+        match duties.returns.came(socket) {
+            Fate::Return(socket) => self.give_back(&socket).await,
+            Fate::Wait => {}
+            Fate::Serve(socket) => return duties.adopt(socket),
         }
         Obeyed::GoOn
     }
@@ -300,13 +358,6 @@ impl Worker {
     }
 }
 
-/// What follows from a message.
-enum Obeyed {
-    GoOn,
-    Shutdown,
-    Failed(Trouble),
-}
-
 /// Reads by offset: all workers of one configuration share the descriptor's position.
 fn read_config(config: OwnedFd) -> Result<Config, Trouble> {
     let trouble = |text: String| {
@@ -322,77 +373,15 @@ fn read_config(config: OwnedFd) -> Result<Config, Trouble> {
     Config::from_snapshot(&bytes).map_err(|e| trouble(e.to_string()))
 }
 
-/// How many connections this worker takes.
-#[derive(Debug, Clone, Copy)]
-struct Room {
-    /// How many descriptors this process may have open.
-    descriptors: u64,
-    /// `[server] max_connections`; zero is as many as the descriptors allow.
-    max_connections: u64,
-}
-
-impl Room {
-    fn of(config: &Config) -> Self {
-        Self {
-            descriptors: rustix::process::getrlimit(rustix::process::Resource::Nofile)
-                .current
-                .unwrap_or(u64::MAX),
-            max_connections: config.server.max_connections as u64,
-        }
-    }
-
-    /// Whether one more connection is within the limit, and leaves descriptors for the upstream of each and
-    /// some for the rest. A socket that is refused waits its turn in the supervisor's queue; one that is
-    /// taken without room for its upstream could only be answered with an error.
-    fn has_room(self, connections: u64, held: usize) -> bool {
-        let connections = connections.saturating_add(held as u64);
-        if self.max_connections != 0 && connections >= self.max_connections {
-            return false;
-        }
-        let reserve = (self.descriptors / 4).min(64);
-        connections.saturating_mul(2).saturating_add(2 + reserve) <= self.descriptors
-    }
+/// The version of the package this worker stands in. Where that was removed, the supervisor tells: it started us from
+/// its own executable, which is no package's any more.
+fn own_version() -> String {
+    let found = staging::package::own().map(|package| package.manifest.version.to_string());
+    found
+        .or_else(|| std::env::var(crate::supervisor::RUNS_AS).ok())
+        .unwrap_or_else(|| crate::COMPILED_VERSION.to_owned())
 }
 
 fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn has_room(descriptors: u64, connections: u64, held: usize) -> bool {
-        let room = Room {
-            descriptors,
-            max_connections: 0,
-        };
-        room.has_room(connections, held)
-    }
-
-    #[test]
-    fn a_worker_keeps_a_descriptor_for_each_upstream_and_some_for_the_rest() {
-        assert!(has_room(1024, 478, 0));
-        assert!(!has_room(1024, 480, 0));
-        assert!(!has_room(1024, 400, 80));
-        assert!(has_room(40, 10, 0));
-        assert!(!has_room(40, 15, 0));
-        assert!(has_room(u64::MAX, 1_000_000, 64));
-    }
-
-    #[test]
-    fn a_worker_takes_no_more_than_its_configured_connections() {
-        let room = Room {
-            descriptors: 1024,
-            max_connections: 3,
-        };
-        assert!(room.has_room(2, 0));
-        assert!(!room.has_room(2, 1));
-        assert!(!room.has_room(3, 0));
-        let more_than_descriptors = Room {
-            descriptors: 40,
-            max_connections: 1000,
-        };
-        assert!(!more_than_descriptors.has_room(15, 0));
-    }
 }

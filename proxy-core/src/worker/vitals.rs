@@ -1,7 +1,7 @@
 //! What this worker says about itself at `/ready` and `/status`.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use staging::home::Home;
 
@@ -9,12 +9,14 @@ use crate::channel::Addressee;
 use crate::gateway::Vitals;
 use crate::relay::Relay;
 
+use super::stance::{Place, Stance};
+
 /// The vital signs of a worker process.
 pub struct WorkerVitals {
     us: Addressee,
     version: String,
     home: Home,
-    active: AtomicBool,
+    stance: Mutex<Stance>,
     dropped: AtomicU64,
     relay: OnceLock<Relay>,
 }
@@ -26,7 +28,7 @@ impl WorkerVitals {
             us,
             version,
             home,
-            active: AtomicBool::new(false),
+            stance: Mutex::default(),
             dropped: AtomicU64::new(0),
             relay: OnceLock::new(),
         }
@@ -38,9 +40,13 @@ impl WorkerVitals {
         let _ = self.relay.set(relay.clone());
     }
 
-    /// Whether new sockets come to this worker.
-    pub fn set_active(&self, active: bool) {
-        self.active.store(active, Ordering::Relaxed);
+    /// What the supervisor has told us.
+    pub fn set_stance(&self, stance: Stance) {
+        *self.stance.lock().unwrap_or_else(PoisonError::into_inner) = stance;
+    }
+
+    fn stance(&self) -> Stance {
+        *self.stance.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A message of the supervisor was not understood.
@@ -51,11 +57,12 @@ impl WorkerVitals {
 
 impl Vitals for WorkerVitals {
     fn ready(&self) -> bool {
-        self.active.load(Ordering::Relaxed)
+        self.stance().is_ready()
     }
 
     /// Our own figures, and the supervisor's last snapshot as it lies on disk.
     fn status(&self) -> serde_json::Value {
+        let stance = self.stance();
         let load = self.relay.get().map(Relay::load).unwrap_or_default();
         let mut supervisor = std::fs::read(self.home.snapshot_file())
             .ok()
@@ -72,7 +79,9 @@ impl Vitals for WorkerVitals {
             "worker": {
                 "generation": self.us.generation,
                 "pid": self.us.pid,
-                "active": self.ready(),
+                "place": stance.place.name(),
+                "active": stance.place == Place::Active,
+                "paused": stance.paused,
                 "connections": load.connections,
                 "streams": load.exchanges,
                 "requests": load.requests,

@@ -289,7 +289,7 @@ impl Scene {
 
 fn serving_at(status: &Status) -> Option<SocketAddr> {
     status.rolling.active.as_ref()?;
-    status.listeners.first()?.parse().ok()
+    status.listeners.iter().find_map(|at| at.parse().ok())
 }
 
 impl Serving {

@@ -14,7 +14,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::super::Phase;
+use super::super::phase::Phase;
 use super::super::thread::Thread;
 use super::Local;
 use super::exchange::{Client, exchange};
@@ -83,7 +83,8 @@ where
                 match now {
                     _ if changed.is_err() => return false,
                     Phase::Aborted => return false,
-                    Phase::Serving => {}
+                    // Its streams cannot go anywhere else, and it may be wanted again.
+                    Phase::Serving | Phase::GivingBack(_) => {}
                     Phase::Draining(_) => leaving = true,
                 }
             }

@@ -10,6 +10,7 @@ mod ends;
 mod exact;
 mod failing;
 mod forwarding;
+mod giving_back;
 mod hostile;
 mod interim;
 mod leaving;
@@ -18,6 +19,7 @@ mod pipelining;
 mod streaming;
 mod timeouts;
 mod tls;
+mod tunnel_ending;
 mod tunnels;
 mod upstreams;
 

@@ -3,7 +3,7 @@
 use super::ends::*;
 use super::*;
 
-const UPGRADE: &str = "GET /v1/realtime HTTP/1.1\r\nHost: proxy\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: a2V5\r\n\r\n";
+pub(super) const UPGRADE: &str = "GET /v1/realtime HTTP/1.1\r\nHost: proxy\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: a2V5\r\n\r\n";
 const SWITCHED: &str = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: c3VyZQ==\r\n\r\n";
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
@@ -25,7 +25,7 @@ fn asks_for(head: &str, protocol: &str) -> bool {
 }
 
 /// A client and an upstream that agreed to switch.
-async fn switched(ends: &Ends) -> (Peer, Peer) {
+pub(super) async fn switched(ends: &Ends) -> (Peer, Peer) {
     let mut client = ends.client().await;
     client.send(UPGRADE).await;
     let mut upstream = ends.upstream().await;

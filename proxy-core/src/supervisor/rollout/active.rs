@@ -1,80 +1,111 @@
 //! The active generation, and how it can leave its place other than by a rollout.
 
+use control::types::Outcome;
+use serde::{Deserialize, Serialize};
+
 use crate::clock::Moment;
 
-use super::leaving::Leaving;
-use super::{Effect, Event, Failure, Machine};
+use super::leaving::Departure;
+use super::probation::Probation;
+use super::{Effect, Event, Failure, Machine, Worker};
 
-/// How an active generation leaves its place other than by a rollout.
-enum Departure {
-    /// The process has ended.
-    Gone,
-    /// It said that it ends.
-    Ends,
-    /// It cannot hear us any more: like a worker whose supervisor is gone it finishes and exits.
-    Deaf,
-    /// It left a transfer unanswered: no new sockets for it, but a stall must not cut its streams.
-    Stalled,
-    /// It does not answer a ping either.
-    Hangs,
+/// Who gets new sockets.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Active {
+    pub(super) worker: Worker,
+    pub(super) standing: Standing,
+}
+
+/// What is known of the active generation.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Standing {
+    /// Its rollout was kept, or it brought back what was.
+    Kept,
+    /// Its rollout has no verdict yet.
+    Probation(Probation),
+    /// A later request ended its probation. It serves until that request's candidate is active, or
+    /// until what was last kept does again.
+    Unproven,
 }
 
 impl Machine {
     pub(super) fn active_event(&mut self, now: Moment, event: Event, effects: &mut Vec<Effect>) {
-        let (failure, exit) = match event {
-            Event::Exited { how } => (Failure::Exited(how), Departure::Gone),
-            Event::Fatal { reason, blame } => (Failure::Fatal { reason, blame }, Departure::Ends),
-            Event::ChannelClosed | Event::Drained => (Failure::ChannelClosed, Departure::Deaf),
-            Event::TransferUnanswered => (Failure::Unresponsive, Departure::Stalled),
-            Event::PingUnanswered => (Failure::Unresponsive, Departure::Hangs),
+        let (failure, departure) = match event {
+            Event::Load {
+                answered,
+                local_5xx,
+            } => match self.count_answers(answered, local_5xx) {
+                Some(failure) => (failure, Departure::Finishes),
+                None => return,
+            },
+            // Only a candidate's place is gained by saying these.
             Event::Spawned { .. }
             | Event::SpawnFailed { .. }
             | Event::Ready { .. }
             | Event::Activated => return,
+            Event::Exited { .. }
+            | Event::Fatal { .. }
+            | Event::ChannelClosed
+            | Event::Drained
+            | Event::TransferUnanswered
+            | Event::PingUnanswered => match Departure::of(event) {
+                Some(departs) => departs,
+                None => return,
+            },
         };
-        let Some(active) = self.active.take() else {
+        let Some(Active { worker, standing }) = self.active.take() else {
             return;
         };
-        let was_stable = now.since(active.since) >= self.settings.recovery_max;
+        let was_stable = now.since(worker.since) >= self.settings.recovery_max;
         if was_stable {
             self.failed_recoveries = 0;
         }
-        let (generation, target) = (active.generation, active.target.clone());
-        let leaving = |shutdown_at, kill_at, drains| Leaving {
-            worker: active.clone(),
-            shutdown_at,
-            kill_at,
-            drains,
-        };
-        match exit {
-            Departure::Gone => {}
-            Departure::Ends => {
-                let kill_at = Some(now + self.settings.kill_grace);
-                self.leaving.push(leaving(None, kill_at, true));
+        let (generation, target) = (worker.generation, worker.target.clone());
+        let stalled = matches!(departure, Departure::Finishes);
+        self.depart(now, worker, departure, effects);
+        match standing {
+            Standing::Probation(probation) => {
+                self.desired = self.fallback().clone();
+                let mark = self.mark_of(&failure, &target, Outcome::RolledBack);
+                effects.push(Effect::Conclude(super::Conclusion {
+                    rollout: probation.rollout,
+                    target,
+                    generation,
+                    verdict: Outcome::RolledBack,
+                    why: Some(failure),
+                    note: None,
+                    mark,
+                }));
+                self.restore(now, effects);
             }
-            Departure::Deaf => {
-                let kill_at = self.settings.drain_deadline.map(|after| now + after);
-                self.leaving.push(leaving(None, kill_at, true));
+            Standing::Unproven => {
+                effects.push(lost(generation, target, failure));
+                self.restore(now, effects);
             }
-            Departure::Stalled => {
-                self.drain(now, active, effects);
-                self.recovery_due = Some(now);
-            }
-            Departure::Hangs => {
-                effects.push(Effect::Kill(generation));
-                self.leaving.push(leaving(None, None, false));
+            Standing::Kept => {
+                effects.push(lost(generation, target, failure));
+                self.restore(now, effects);
+                if !was_stable {
+                    // One that dies again and again right after `activated` must not be started for
+                    // ever at the shortest wait.
+                    self.failed_recoveries += 1;
+                }
             }
         }
-        effects.push(Effect::Lost {
-            generation,
-            target,
-            failure,
-        });
-        self.recover_if_needed(now);
-        if !was_stable {
-            // One that dies again and again right after `activated` must not be started for ever
-            // at the shortest wait.
-            self.failed_recoveries += 1;
+        if stalled && self.recovery_due.is_some() {
+            // Nothing crashed: there is nothing to wait for.
+            self.recovery_due = Some(now);
         }
+    }
+}
+
+/// A worker outside any rollout failed.
+pub(super) fn lost(generation: u64, target: super::Target, failure: Failure) -> Effect {
+    Effect::Lost {
+        generation,
+        target,
+        failure,
     }
 }

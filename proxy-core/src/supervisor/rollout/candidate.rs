@@ -1,26 +1,34 @@
 //! The candidate: started, proven, then active, or ended without anybody else noticing.
 
 use control::types::Outcome;
+use serde::{Deserialize, Serialize};
 
 use crate::clock::Moment;
 
+use super::active::{Active, Standing, lost};
+use super::probation::{Answers, Probation};
 use super::{Conclusion, Effect, Event, Failure, Machine, RolloutId, Worker, step};
 
 /// Why a candidate was started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) enum Errand {
-    /// Nobody serves.
+    /// Nobody serves, or nobody who is proven.
     Recovery,
     /// Somebody asked.
     Rollout(RolloutId),
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct Candidate {
     pub(super) worker: Worker,
     pub(super) errand: Errand,
     pub(super) activating: bool,
     pub(super) deadline: Moment,
+    /// What it answered before it serves anybody: its own self-test.
+    #[serde(default)]
+    pub(super) before: Answers,
 }
 
 impl Machine {
@@ -52,6 +60,15 @@ impl Machine {
                 }
             }
             Event::Activated if candidate.activating => self.promote(now, effects),
+            Event::Load {
+                answered,
+                local_5xx,
+            } => {
+                candidate.before = Answers {
+                    answered,
+                    local_5xx,
+                };
+            }
             // Said out of turn: a worker that breaks the contract proves nothing about itself.
             Event::Ready { .. } | Event::Activated => {}
             Event::SpawnFailed { reason } => {
@@ -70,47 +87,79 @@ impl Machine {
         }
     }
 
-    /// The candidate said `activated`: it is the active one, and the previous drains.
+    /// The candidate said `activated`: it is the active one.
     fn promote(&mut self, now: Moment, effects: &mut Vec<Effect>) {
         let Some(Candidate {
-            mut worker, errand, ..
+            mut worker,
+            errand,
+            before,
+            ..
         }) = self.candidate.take()
         else {
             return;
         };
         worker.since = now;
-        let (generation, target) = (worker.generation, worker.target.clone());
-        if let Errand::Rollout(rollout) = errand {
-            effects.push(step(rollout, "activated", &worker));
-        }
-        let previous = self.active.replace(worker);
-        self.last_kept = Some(target.clone());
         self.recovery_due = None;
-        match errand {
-            Errand::Rollout(rollout) => {
-                if let Some(previous) = previous {
-                    effects.push(step(rollout, "draining", &previous));
-                    self.drain(now, previous, effects);
-                }
-                effects.push(Effect::Conclude(Conclusion {
-                    rollout,
-                    target,
-                    generation,
-                    verdict: Outcome::Kept,
-                    why: None,
-                    note: None,
-                }));
+        let Errand::Rollout(rollout) = errand else {
+            return self.promote_recovery(now, worker, effects);
+        };
+        effects.push(step(rollout, "activated", &worker));
+        // On a host that never served there is no traffic to prove anything by.
+        let on_probation = !self.settings.probation.is_zero() && self.last_kept.is_some();
+        let standing = match on_probation {
+            true => Standing::Probation(Probation::new(
+                rollout,
+                now + self.settings.probation,
+                before,
+            )),
+            false => Standing::Kept,
+        };
+        let previous = self.active.replace(Active {
+            worker: worker.clone(),
+            standing,
+        });
+        let (proven, unproven) = match previous {
+            Some(Active {
+                worker,
+                standing: Standing::Kept,
+            }) => (Some(worker), None),
+            Some(Active { worker, .. }) => (None, Some(worker)),
+            // Too late to take over: somebody serves.
+            None => (self.taking_over.take().map(|late| late.worker), None),
+        };
+        if on_probation {
+            effects.push(step(rollout, "probation", &worker));
+            if let Some(mut proven) = proven {
+                proven.since = now;
+                effects.push(Effect::Standby(proven.generation));
+                self.standby = Some(proven);
             }
-            Errand::Recovery => {
-                if let Some(previous) = previous {
-                    self.drain(now, previous, effects);
-                }
-                effects.push(Effect::Recovered { generation, target });
+            if let Some(unproven) = unproven {
+                self.drain(now, unproven, effects);
             }
+            return;
         }
+        for previous in [proven, unproven, self.standby.take()]
+            .into_iter()
+            .flatten()
+        {
+            effects.push(step(rollout, "draining", &previous));
+            self.drain(now, previous, effects);
+        }
+        self.keep(rollout, &worker, effects);
+    }
+    /// What was last kept serves again: whoever served without being proven is let go.
+    fn promote_recovery(&mut self, now: Moment, worker: Worker, effects: &mut Vec<Effect>) {
+        let (generation, target) = (worker.generation, worker.target.clone());
+        self.last_kept = Some(target.clone());
+        let standing = Standing::Kept;
+        if let Some(unproven) = self.active.replace(Active { worker, standing }) {
+            self.drain(now, unproven.worker, effects);
+        }
+        effects.push(Effect::Recovered { generation, target });
     }
 
-    /// The candidate failed: whoever is active is not touched.
+    /// The candidate failed: whoever is active is not touched, unless it only served until this candidate would.
     pub(super) fn fail_candidate(
         &mut self,
         now: Moment,
@@ -128,6 +177,7 @@ impl Machine {
         } = candidate.worker;
         match candidate.errand {
             Errand::Rollout(rollout) => {
+                let mark = self.mark_of(&failure, target, Outcome::Failed);
                 effects.push(Effect::Conclude(Conclusion {
                     rollout,
                     target: target.clone(),
@@ -135,21 +185,18 @@ impl Machine {
                     verdict: Outcome::Failed,
                     why: Some(failure),
                     note: None,
+                    mark,
                 }));
                 self.desired = self.fallback().clone();
             }
             Errand::Recovery => {
                 self.failed_recoveries += 1;
-                effects.push(Effect::Lost {
-                    generation,
-                    target: target.clone(),
-                    failure,
-                });
+                effects.push(lost(generation, target.clone(), failure));
             }
         }
         if alive {
             self.end(now, candidate.worker, effects);
         }
-        self.recover_if_needed(now);
+        self.restore(now, effects);
     }
 }

@@ -1,21 +1,42 @@
 //! The change from one active generation to the next: a pure state machine.
 //!
-//! It owns nothing but numbers. Events and the time come in, effects go out; `run` carries them
-//! out. What must always hold is asserted by the random schedules in `tests`:
-//! at most one active and one candidate; a failed candidate never touches the active; every
-//! rollout ends with exactly one verdict; nothing is kept that did not say `activated`.
+//! It owns nothing but numbers. Events and the time come in, effects go out; `act` carries them out.
+//!
+//! ```text
+//!                  ready, activated                  probation over: kept
+//!   candidate ─────────────────────▶ active ──────────────────────────────▶ active
+//!       │ fails: failed                │ fails on probation: rolled back
+//!       ▼                              ▼
+//!     ended                     drains, or ended
+//!
+//!                  its successor is activated        its successor is kept
+//!   active ────────────────────────▶ standby ─────────────────────────────▶ draining
+//!                                      │ its successor fails: `activate`
+//!                                      ▼
+//!                                  taking over ── activated ──▶ active
+//! ```
+//!
+//! What must always hold is asserted by the random schedules in `tests`: at most one active, candidate and
+//! standby; a failed candidate never touches the active; every rollout ends with exactly one verdict;
+//! nothing is kept that did not say `activated` and outlive its probation; whatever happens, in the end
+//! what was last kept serves.
 
 mod active;
 mod candidate;
 mod leaving;
+mod probation;
+mod request;
+mod standby;
 #[cfg(test)]
 mod tests;
 mod vocabulary;
 
 use std::time::Duration;
 
-use control::types::{By, Outcome};
+use control::types::Outcome;
+use serde::{Deserialize, Serialize};
 
+pub use probation::{Answers, Probation};
 pub use vocabulary::{
     Answer, Conclusion, Effect, Event, Failure, Generation, Mark, Refusal, Request, RolloutId,
     Settings, Target,
@@ -23,37 +44,54 @@ pub use vocabulary::{
 
 use crate::clock::Moment;
 
+use active::{Active, Standing};
 use candidate::{Candidate, Errand};
-use leaving::Leaving;
+use leaving::{Departure, Leaving};
+use standby::TakeOver;
 
 /// A worker process as the machine knows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Worker {
     /// Its number.
     pub generation: Generation,
     /// What it runs.
     pub target: Target,
     /// Its process, once it runs.
+    #[serde(default)]
     pub pid: Option<u32>,
     /// When it got its present place.
     pub since: Moment,
 }
 
 /// The state of all generations.
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Machine {
+    #[serde(default)]
     settings: Settings,
-    active: Option<Worker>,
+    #[serde(default)]
+    active: Option<Active>,
+    #[serde(default)]
+    standby: Option<Worker>,
+    #[serde(default)]
+    taking_over: Option<TakeOver>,
+    #[serde(default)]
     candidate: Option<Candidate>,
+    #[serde(default)]
     leaving: Vec<Leaving>,
     desired: Target,
     /// What a supervisor starts with: where it goes back to while nothing was kept yet.
     first: Target,
+    #[serde(default)]
     last_kept: Option<Target>,
+    #[serde(default)]
     recovery_due: Option<Moment>,
+    #[serde(default)]
     failed_recoveries: u32,
     next_generation: Generation,
     next_rollout: RolloutId,
+    #[serde(default)]
     stopping: bool,
 }
 
@@ -68,6 +106,8 @@ impl Machine {
         let mut machine = Self {
             settings,
             active: None,
+            standby: None,
+            taking_over: None,
             candidate: None,
             leaving: Vec::new(),
             desired: target.clone(),
@@ -81,57 +121,6 @@ impl Machine {
         };
         machine.spawn(now, target, Errand::Recovery, effects);
         machine
-    }
-
-    /// Asks for a rollout. A person ends what is under way; a job waits its turn.
-    pub fn replace(&mut self, now: Moment, request: Request, effects: &mut Vec<Effect>) -> Answer {
-        if self.stopping {
-            return Answer::Refused(Refusal::Stopping);
-        }
-        let under_way = self
-            .candidate
-            .as_ref()
-            .map(|c| (c.errand, c.worker.target == request.target));
-        match under_way {
-            Some((Errand::Rollout(id), true)) => return Answer::Joined(id),
-            Some((Errand::Rollout(id), false)) if !ends_others(request.by) => {
-                return Answer::Refused(Refusal::Busy(id));
-            }
-            _ => {}
-        }
-        let drain = self.leaving.iter().filter(|leaving| leaving.drains).count();
-        if self.active.is_some() && drain >= self.settings.drain_cap {
-            return Answer::Refused(Refusal::TooManyDraining(drain));
-        }
-
-        let rollout = self.number_rollout();
-        self.desired = request.target.clone();
-        self.recovery_due = None;
-        if let (Some((Errand::Recovery, true)), Some(candidate)) = (under_way, &mut self.candidate)
-        {
-            // The recovery already starts exactly what is asked for: it becomes the rollout.
-            candidate.errand = Errand::Rollout(rollout);
-            effects.push(step(rollout, "candidate", &candidate.worker));
-            return Answer::Started(rollout);
-        }
-        if let Some(candidate) = self.candidate.take() {
-            if let Errand::Rollout(ended) = candidate.errand {
-                effects.push(Effect::Conclude(Conclusion {
-                    rollout: ended,
-                    target: candidate.worker.target.clone(),
-                    generation: candidate.worker.generation,
-                    verdict: Outcome::Superseded,
-                    why: None,
-                    note: Some(format!(
-                        "rollout {rollout} to {} was asked for",
-                        request.target.version
-                    )),
-                }));
-            }
-            self.end(now, candidate.worker, effects);
-        }
-        self.spawn(now, request.target, Errand::Rollout(rollout), effects);
-        Answer::Started(rollout)
     }
 
     /// A number for a rollout that changes no generation.
@@ -149,18 +138,15 @@ impl Machine {
         event: Event,
         effects: &mut Vec<Effect>,
     ) {
-        if self
-            .candidate
-            .as_ref()
-            .is_some_and(|c| c.worker.generation == generation)
-        {
+        let is = |worker: Option<&Worker>| worker.is_some_and(|w| w.generation == generation);
+        if is(self.candidate()) {
             self.candidate_event(now, event, effects);
-        } else if self
-            .active
-            .as_ref()
-            .is_some_and(|a| a.generation == generation)
-        {
+        } else if is(self.active()) {
             self.active_event(now, event, effects);
+        } else if is(self.standby()) {
+            self.standby_event(now, event, effects);
+        } else if is(self.taking_over()) {
+            self.take_over_event(now, event, effects);
         } else {
             self.leaving_event(now, generation, event, effects);
         }
@@ -179,6 +165,13 @@ impl Machine {
             };
             self.fail_candidate(now, failure, true, effects);
         }
+        if self.taking_over.as_ref().is_some_and(|t| t.deadline <= now) {
+            let failure = Failure::NotActivated(self.settings.ready_timeout);
+            self.fail_take_over(now, failure, Departure::Finishes, effects);
+        }
+        if self.probation().is_some_and(|p| p.until <= now) {
+            self.end_probation(now, effects);
+        }
         for leaving in &mut self.leaving {
             if leaving.shutdown_at.is_some_and(|at| at <= now) {
                 leaving.shutdown_at = None;
@@ -193,7 +186,7 @@ impl Machine {
         if self.recovery_due.is_some_and(|at| at <= now) {
             self.recovery_due = None;
             // Re-read before acting: a request may have started or finished something meanwhile.
-            if self.active.is_none() && self.candidate.is_none() && !self.stopping {
+            if !self.is_provided() {
                 self.spawn(now, self.desired.clone(), Errand::Recovery, effects);
             }
         }
@@ -205,6 +198,8 @@ impl Machine {
         leaving
             .chain([
                 self.candidate.as_ref().map(|c| c.deadline),
+                self.taking_over.as_ref().map(|t| t.deadline),
+                self.probation().map(|p| p.until),
                 self.recovery_due,
             ])
             .flatten()
@@ -217,19 +212,19 @@ impl Machine {
         self.recovery_due = None;
         if let Some(candidate) = self.candidate.take() {
             if let Errand::Rollout(rollout) = candidate.errand {
-                effects.push(Effect::Conclude(Conclusion {
-                    rollout,
-                    target: candidate.worker.target.clone(),
-                    generation: candidate.worker.generation,
-                    verdict: Outcome::Deferred,
-                    why: None,
-                    note: Some(Refusal::Stopping.to_string()),
-                }));
+                effects.push(deferred(rollout, &candidate.worker));
             }
             self.end(now, candidate.worker, effects);
         }
-        if let Some(active) = self.active.take() {
-            self.drain(now, active, effects);
+        let active = self.active.take().map(|active| {
+            if let Standing::Probation(probation) = active.standing {
+                effects.push(deferred(probation.rollout, &active.worker));
+            }
+            active.worker
+        });
+        let late = self.taking_over.take().map(|late| late.worker);
+        for worker in [active, self.standby.take(), late].into_iter().flatten() {
+            self.drain(now, worker, effects);
         }
         let last = now + timeout;
         for leaving in &mut self.leaving {
@@ -237,7 +232,10 @@ impl Machine {
                 leaving.shutdown_at = None;
                 leaving.kill_at = None;
                 effects.push(Effect::Kill(leaving.worker.generation));
-            } else if leaving.kill_at.is_none() {
+            } else if let Some(at) = leaving.kill_at {
+                // One that cannot hear us any more is told nothing.
+                leaving.kill_at = Some(at.min(last));
+            } else {
                 leaving.shutdown_at = Some(leaving.shutdown_at.map_or(last, |at| at.min(last)));
             }
         }
@@ -245,7 +243,46 @@ impl Machine {
 
     /// The generation that takes new sockets.
     pub fn active(&self) -> Option<&Worker> {
-        self.active.as_ref()
+        self.active.as_ref().map(|active| &active.worker)
+    }
+
+    /// The generation that takes over if the active one turns bad in its probation.
+    pub fn standby(&self) -> Option<&Worker> {
+        self.standby.as_ref()
+    }
+
+    /// The standby that was told to serve again and has not said yet that it does.
+    pub fn taking_over(&self) -> Option<&Worker> {
+        self.taking_over.as_ref().map(|late| &late.worker)
+    }
+
+    /// The probation of the active generation.
+    pub fn probation(&self) -> Option<&Probation> {
+        match &self.active.as_ref()?.standing {
+            Standing::Probation(probation) => Some(probation),
+            Standing::Kept | Standing::Unproven => None,
+        }
+    }
+
+    /// The rollout that has no verdict yet.
+    pub fn under_way(&self) -> Option<RolloutId> {
+        match self.candidate.as_ref().map(|candidate| candidate.errand) {
+            Some(Errand::Rollout(rollout)) => Some(rollout),
+            Some(Errand::Recovery) | None => self.probation().map(|probation| probation.rollout),
+        }
+    }
+
+    /// A proven generation serves, and nothing is under way that could change that.
+    pub fn is_settled(&self) -> bool {
+        let kept = self
+            .active
+            .as_ref()
+            .is_some_and(|active| matches!(active.standing, Standing::Kept));
+        kept && self.candidate.is_none()
+            && self.standby.is_none()
+            && self.taking_over.is_none()
+            && self.recovery_due.is_none()
+            && !self.stopping
     }
 
     /// The generation that is being proven.
@@ -259,6 +296,13 @@ impl Machine {
             .iter()
             .filter(|leaving| leaving.drains)
             .map(|leaving| &leaving.worker)
+    }
+
+    /// When a draining generation is cut; nothing for one that may take for ever.
+    pub fn cut_at(&self, generation: Generation) -> Option<Moment> {
+        let mut leaving = self.leaving.iter();
+        let leaving = leaving.find(|l| l.drains && l.worker.generation == generation)?;
+        leaving.shutdown_at.or(leaving.kill_at)
     }
 
     /// What is gone back to after a failure: what was last kept, at first what we started with.
@@ -280,6 +324,8 @@ impl Machine {
     pub fn is_finished(&self) -> bool {
         self.stopping
             && self.active.is_none()
+            && self.standby.is_none()
+            && self.taking_over.is_none()
             && self.candidate.is_none()
             && self.leaving.is_empty()
     }
@@ -307,19 +353,31 @@ impl Machine {
             errand,
             activating: false,
             deadline: now + self.settings.ready_timeout,
+            before: Answers::default(),
         });
     }
 
-    fn recover_if_needed(&mut self, now: Moment) {
-        if self.active.is_some()
-            || self.candidate.is_some()
-            || self.stopping
-            || self.recovery_due.is_some()
-        {
-            return;
-        }
-        self.recovery_due = Some(now + backoff(&self.settings, self.failed_recoveries));
+    /// Somebody proven serves, or is on its way, or nobody shall any more: no recovery is needed.
+    fn is_provided(&self) -> bool {
+        let serves = self
+            .active
+            .as_ref()
+            .is_some_and(|active| !matches!(active.standing, Standing::Unproven));
+        serves || self.taking_over.is_some() || self.candidate.is_some() || self.stopping
     }
+}
+
+/// The verdict of a rollout that SIGTERM ends.
+fn deferred(rollout: RolloutId, worker: &Worker) -> Effect {
+    Effect::Conclude(Conclusion {
+        rollout,
+        target: worker.target.clone(),
+        generation: worker.generation,
+        verdict: Outcome::Deferred,
+        why: None,
+        note: Some(Refusal::Stopping.to_string()),
+        mark: Mark::None,
+    })
 }
 
 /// What whoever waits for a rollout is told about a generation.
@@ -330,11 +388,6 @@ fn step(rollout: RolloutId, step: &'static str, worker: &Worker) -> Effect {
         generation: worker.generation,
         version: worker.target.version.clone(),
     }
-}
-
-/// Whether a request of this origin ends a rollout that is under way.
-fn ends_others(by: By) -> bool {
-    matches!(by, By::Person | By::Signal)
 }
 
 /// 250 ms · 2^min(n, 8), at most 10 s (DESIGN, section 10; both ends are settings).

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use control::types::{By, Outcome};
+use serde::{Deserialize, Serialize};
 use staging::version::PackageVersion;
 
 use crate::channel::Blame;
@@ -14,7 +15,8 @@ pub type Generation = u64;
 pub type RolloutId = u64;
 
 /// What a generation runs: which package, with which configuration.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Target {
     /// The package.
     pub version: PackageVersion,
@@ -23,7 +25,8 @@ pub struct Target {
 }
 
 /// The numbers of DESIGN, sections 6 and 10.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Settings {
     /// From spawn to `ready`, and again from `activate` to `activated`.
     pub ready_timeout: Duration,
@@ -37,6 +40,28 @@ pub struct Settings {
     pub recovery_max: Duration,
     /// How long a worker that was told to end may take before it is killed.
     pub kill_grace: Duration,
+    /// How long a new generation must serve well before its rollout is kept; zero keeps it at once.
+    pub probation: Duration,
+    /// A share of our own 5xx above this, in percent of all answers, ends the probation.
+    pub probation_error_percent: u64,
+    /// How many answers there must be before that share is looked at.
+    pub probation_min_requests: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            ready_timeout: Duration::from_secs(30),
+            drain_deadline: Some(Duration::from_secs(4 * 3600)),
+            drain_cap: 8,
+            recovery_min: Duration::from_millis(250),
+            recovery_max: Duration::from_secs(10),
+            kill_grace: Duration::from_secs(5),
+            probation: Duration::from_secs(30),
+            probation_error_percent: 5,
+            probation_min_requests: 20,
+        }
+    }
 }
 
 /// Somebody's wish to run `target` from now on.
@@ -121,6 +146,14 @@ pub enum Failure {
     /// It did not answer a ping in time.
     #[error("its worker did not answer a ping in time")]
     Unresponsive,
+    /// In its probation, too many of its answers were errors of its own.
+    #[error("in its probation {percent} % of its {of} answers were errors of its own (5xx)")]
+    ErrorShare {
+        /// The share, rounded down.
+        percent: u64,
+        /// Of how many answers.
+        of: u64,
+    },
 }
 
 impl Failure {
@@ -135,6 +168,7 @@ impl Failure {
             Self::WrongProtocol(_) => "PROTOCOL_MISMATCH",
             Self::NotReady(_) | Self::NotActivated(_) => "WORKER_NOT_READY",
             Self::Unresponsive => "WORKER_UNRESPONSIVE",
+            Self::ErrorShare { .. } => "LOCAL_ERRORS",
         }
     }
 
@@ -146,6 +180,7 @@ impl Failure {
             Self::Exited(_)
             | Self::WrongVersion(_)
             | Self::ChannelClosed
+            | Self::ErrorShare { .. }
             | Self::Fatal {
                 blame: Blame::Package,
                 ..
@@ -189,6 +224,13 @@ pub enum Event {
     },
     /// It takes sockets.
     Activated,
+    /// What it has answered since it started.
+    Load {
+        /// Requests that have been answered.
+        answered: u64,
+        /// How many of these answers were errors of its own (5xx).
+        local_5xx: u64,
+    },
     /// It has nothing left to serve.
     Drained,
     /// It cannot go on.
@@ -221,8 +263,10 @@ pub enum Effect {
         /// What it runs.
         target: Target,
     },
-    /// Say `activate`.
+    /// Say `activate`: to a candidate that is ready, or to a standby that takes over.
     Activate(Generation),
+    /// Say `standby`.
+    Standby(Generation),
     /// Say `drain`.
     Drain(Generation),
     /// Say `shutdown`.
@@ -233,7 +277,7 @@ pub enum Effect {
     Step {
         /// The rollout.
         rollout: RolloutId,
-        /// `candidate`, `ready`, `activated`, `draining`.
+        /// `candidate`, `ready`, `activated`, `probation`, `draining`.
         step: &'static str,
         /// The generation it is about.
         generation: Generation,
@@ -242,7 +286,7 @@ pub enum Effect {
     },
     /// The one verdict of a rollout: write down what it means, then tell everyone.
     Conclude(Conclusion),
-    /// A generation outside any rollout became active: the first one, or a recovery.
+    /// A generation outside any rollout became active: the first one, a recovery, or a standby that took over.
     Recovered {
         /// Its number.
         generation: Generation,
@@ -275,4 +319,6 @@ pub struct Conclusion {
     pub why: Option<Failure>,
     /// The words for a person where no worker failed.
     pub note: Option<String>,
+    /// What this says about the package.
+    pub mark: Mark,
 }

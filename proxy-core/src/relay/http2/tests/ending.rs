@@ -121,6 +121,30 @@ async fn a_body_that_does_not_go_on_in_time_is_408_and_cut() {
 }
 
 #[tokio::test]
+async fn giving_idle_connections_back_says_nothing_here_and_a_drain_after_it_does() {
+    local(async {
+        let upstream = Upstream::start().await.unwrap();
+        let front = Front::to(&upstream).await;
+        let mut client = front.connect().await;
+        let warm_up = client.ask(post("/v1/x").body(()).unwrap(), b"{}").await;
+        json(warm_up).await;
+        let (give_back, mut returned) = tokio::sync::mpsc::unbounded_channel();
+        front.phase.send_replace(Phase::GivingBack(give_back));
+        for _ in 0..3 {
+            tokio::task::yield_now().await;
+            let again = client.ask(post("/v1/x").body(()).unwrap(), b"{}").await;
+            assert_eq!(json(again).await.0, 200);
+        }
+        assert_eq!(front.open.get(), 1);
+        front.drain();
+        soon(&mut client.driver).await.unwrap().unwrap();
+        until(|| front.open.get() == 0).await;
+        assert!(returned.try_recv().is_err());
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_drain_says_goaway_lets_streams_finish_and_closes() {
     local(async {
         let upstream = Upstream::start().await.unwrap();
