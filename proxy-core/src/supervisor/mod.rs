@@ -30,6 +30,8 @@ mod snapshot;
 mod start;
 mod state;
 mod status;
+mod stop;
+mod stopping;
 mod switchboard;
 mod transfer;
 

@@ -1,6 +1,5 @@
 //! Starting, watching and ending worker processes: pidfds from the start, never a bare number.
 
-use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -28,15 +27,6 @@ const ENVIRONMENT: [&str; 6] = [
     "SSL_CERT_DIR",
     "TZ",
 ];
-
-/// The whole environment of a worker, and of the command that is told of events.
-pub fn environment(home: &Path) -> impl Iterator<Item = (&'static str, OsString)> {
-    let home = ("ROLLPROXY_HOME", home.as_os_str().to_owned());
-    ENVIRONMENT
-        .iter()
-        .filter_map(|name| Some((*name, std::env::var_os(name)?)))
-        .chain([home])
-}
 
 /// What a worker is started with.
 pub struct Plan<'a> {
@@ -73,7 +63,8 @@ impl Process {
             .arg("--generation")
             .arg(plan.generation.to_string())
             .env_clear()
-            .envs(environment(plan.home))
+            .envs(worker_environment())
+            .env("ROLLPROXY_HOME", plan.home)
             .env(RUNS_AS, plan.version.to_string())
             .current_dir("/")
             .stdin(Stdio::null());
@@ -202,6 +193,13 @@ impl std::fmt::Display for Ended {
             Self::Unknown(what) => out.write_str(what),
         }
     }
+}
+
+/// What a child of ours may see of the supervisor's environment.
+pub fn worker_environment() -> impl Iterator<Item = (&'static str, std::ffi::OsString)> {
+    ENVIRONMENT
+        .iter()
+        .filter_map(|name| Some((*name, std::env::var_os(name)?)))
 }
 
 /// A descriptor of a child that was not reaped yet.

@@ -97,6 +97,7 @@ impl Supervisor {
         self.tick(now);
         self.carry_out();
         self.offer_waiting(now);
+        self.advance_stop(now);
         self.credit_returns();
         self.turn_away(now);
         self.carry_out();
@@ -196,6 +197,7 @@ impl Supervisor {
                 self.retry_at,
                 self.accept_again_at,
                 self.service_manager.next_deadline(),
+                self.stopping.next_deadline(),
             ])
             .flatten()
             .min()

@@ -25,7 +25,7 @@ use super::handover::{self, AdmissionState, Handover};
 use super::held::{Confirmations, Inquiries};
 use super::listener::Listeners;
 use super::listening::{open_listeners, record};
-use super::on_event::Runner;
+use super::on_event::{self, Runner};
 use super::origin::Origin;
 use super::rollout::{Effect, Machine, Target};
 use super::rollouts::Rollouts;
@@ -34,6 +34,7 @@ use super::service_manager::{self, Given, ServiceManager};
 use super::signals::Blocked;
 use super::snapshot::Snapshot;
 use super::state::Supervisor;
+use super::stopping::Stopping;
 use super::switchboard::Switchboard;
 
 /// What a supervisor cannot be without.
@@ -51,6 +52,8 @@ pub(super) struct Essentials {
     pub(super) machine: Machine,
     pub(super) effects: Vec<Effect>,
     pub(super) board: Switchboard<Client>,
+    /// What is still to be told, and to whom it is just being told.
+    pub(super) on_event: on_event::Carried,
 }
 
 /// A socket that was left open for a supervisor which knows nothing else of who had it: named as a service manager
@@ -88,7 +91,11 @@ pub fn serve(
     blocked: &Blocked,
 ) -> Result<(), SupervisorError> {
     let failed = SupervisorError::system("take what it was given");
-    let mut given = service_manager::take(&|name| std::env::var_os(name)).map_err(failed)?;
+    let mut given = Vec::new();
+    if left_open.is_empty() {
+        // What a service manager said at the start of this process still stands there after an exec, and is true no more.
+        given = service_manager::take(&|name| std::env::var_os(name)).map_err(failed)?;
+    }
     for LeftOpen { name, descriptor } in left_open {
         let descriptor = inherited(descriptor).map_err(failed)?;
         given.push(Given { name, descriptor });
@@ -130,6 +137,7 @@ pub fn serve(
             home = %home.root().display(),
             "the supervisor runs"
         );
+        let strays = handover::strays(&BTreeMap::new(), None);
         let mut supervisor = Supervisor::assemble(
             Essentials {
                 home,
@@ -145,10 +153,11 @@ pub fn serve(
                 machine,
                 effects,
                 board,
+                on_event: on_event::Carried::default(),
             },
             blocked,
         )?;
-        supervisor.handover = Handover::with_strays(handover::strays(&supervisor.links));
+        supervisor.handover = Handover::with_strays(strays);
         supervisor.run_to_the_end().await;
         Ok(())
     })
@@ -177,7 +186,6 @@ impl Supervisor {
         let signals = blocked
             .listen()
             .map_err(SupervisorError::system("read signals"))?;
-        let on_event = Runner::new(&essentials.home, &essentials.config.config.rollout.on_event);
         let (filed_sender, filed) = mpsc::unbounded_channel();
         let clerk = Clerk::start(essentials.home.clone(), filed_sender)
             .map_err(SupervisorError::system("start a thread"))?;
@@ -196,7 +204,10 @@ impl Supervisor {
             .and_then(UnixListener::from_std)
             .map_err(SupervisorError::system("watch the control socket"))?;
         tokio::task::spawn_local(api::serve(listener, door));
+        let command = &essentials.config.config.rollout.on_event;
+        let on_event = Runner::resume(&essentials.home, command, essentials.on_event);
         Ok(Self {
+            on_event,
             home: essentials.home,
             lock: Arc::new(essentials.lock),
             identity: essentials.identity,
@@ -211,8 +222,8 @@ impl Supervisor {
             board: essentials.board,
             listeners: essentials.listeners,
             service_manager,
+            stopping: Stopping::default(),
             control: essentials.control,
-            on_event,
             rollouts: Rollouts::default(),
             dropped_messages: 0,
             last_failure: None,

@@ -29,6 +29,7 @@ use super::rollouts::Rollouts;
 use super::service_manager::ServiceManager;
 use super::signals::Signals;
 use super::snapshot::Snapshot;
+use super::stopping::Stopping;
 use super::switchboard::Switchboard;
 
 /// Why a generation or a rollout last failed.
@@ -60,6 +61,7 @@ pub(super) struct Supervisor {
     pub(super) board: Switchboard<Client>,
     pub(super) listeners: Listeners,
     pub(super) service_manager: ServiceManager,
+    pub(super) stopping: Stopping,
     pub(super) rollouts: Rollouts,
     /// Channel messages that were dropped.
     pub(super) dropped_messages: u64,

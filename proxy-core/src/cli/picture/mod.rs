@@ -87,7 +87,7 @@ fn table(heads: &[&str], right: &[usize], rows: &[Vec<String>]) -> Vec<String> {
 
 /// `label     text`, wrapped between words, what follows indented.
 fn labelled(label: &str, text: &str) -> Vec<String> {
-    const LABEL: usize = 12;
+    const LABEL: usize = 13;
     let mut lines = Vec::new();
     let mut line = format!("  {label:<width$}", width = LABEL - 2);
     let mut empty = true;

@@ -1,5 +1,6 @@
 //! The whole of a supervisor at a glance.
 
+use control::supervisor::{Handover, HandoverPhase};
 use control::types::{By, Outcome, Place, PlaceName, RolloutRecord, Status};
 use jiff::Timestamp;
 
@@ -119,6 +120,9 @@ fn news(status: &Status, now: Timestamp, look: Look) -> Vec<String> {
             look,
         ));
     }
+    if let Some(handover) = &status.handover {
+        lines.extend(handover_lines(handover, now, look));
+    }
     if let Some(failure) = &rolling.last_failure {
         let when = rolling
             .last_failure_at
@@ -127,6 +131,34 @@ fn news(status: &Status, now: Timestamp, look: Look) -> Vec<String> {
         lines.extend(labelled("failure", &format!("{when}{failure}")));
     }
     lines
+}
+
+/// The supervisor's own move to another version, unless it has moved: then the head says what it is.
+fn handover_lines(handover: &Handover, now: Timestamp, look: Look) -> Vec<String> {
+    let (what, tone) = match handover.phase {
+        HandoverPhase::Moved => return Vec::new(),
+        HandoverPhase::Failed => ("failed", Tone::Bad),
+        HandoverPhase::Deferred => ("deferred", Tone::Notable),
+        HandoverPhase::Waiting => ("waiting", Tone::Notable),
+        HandoverPhase::Checking => ("being tried", Tone::Notable),
+        HandoverPhase::Pausing => ("waiting until nothing is in flight", Tone::Notable),
+        HandoverPhase::Unknown => ("under way", Tone::Notable),
+    };
+    let since = age(handover.at, now);
+    let when = match handover.phase.exit() {
+        Some(_) => format!("{since} ago"),
+        None => format!("for {since}"),
+    };
+    let (code, reason) = (&handover.code, &handover.reason);
+    let code = code.as_deref().map(|code| format!(" [{code}]"));
+    let reason = reason.as_deref().map(|reason| format!(": {reason}"));
+    let text = format!(
+        "its move to {}: {what} {when}{}{}",
+        handover.to,
+        code.unwrap_or_default(),
+        reason.unwrap_or_default()
+    );
+    painted(labelled("supervisor", &text), tone, look)
 }
 
 fn painted(lines: Vec<String>, tone: Tone, look: Look) -> Vec<String> {

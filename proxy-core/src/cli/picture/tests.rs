@@ -89,6 +89,29 @@ fn nobody_serving_and_a_rollback_are_told_in_the_first_and_the_rollouts_line() {
     assert_eq!(drawn(status) + "\n", include_str!("tests/nobody.txt"));
 }
 
+#[test]
+fn a_supervisor_that_did_not_move_is_told_and_one_that_did_is_not() {
+    let handover = |phase: &str| {
+        let mut status = busy();
+        status["handover"] = serde_json::json!({
+            "id": 1, "from": "1.0.0", "to": "1.1.0", "by": "selection", "at": "2026-01-02T11:59:00Z", "phase": phase,
+            "code": "HANDOVER_FAILED", "reason": "it cannot be started"
+        });
+        drawn(status)
+    };
+    for (phase, told) in [
+        ("failed", "failed 1m ago"),
+        ("deferred", "deferred 1m ago"),
+        ("checking", "being tried for 1m"),
+        ("sometimeLater", "under way for 1m"),
+    ] {
+        let line = format!("  supervisor its move to 1.1.0: {told} [HANDOVER_FAILED]: it");
+        let picture = handover(phase);
+        assert!(picture.contains(&line), "{line} in\n{picture}");
+    }
+    assert_eq!(handover("moved"), drawn(busy()));
+}
+
 fn held(more: serde_json::Value) -> Held {
     let mut held = serde_json::json!({
         "generation": 4, "version": "0.9.0", "place": "draining", "total": 5, "streams": [
@@ -159,6 +182,6 @@ fn bytes_have_two_digits_and_a_unit() {
 fn a_long_word_sticks_out_and_the_rest_is_wrapped() {
     let lines = labelled("x", &format!("{} b c", "a".repeat(90)));
     assert_eq!(lines.len(), 2);
-    assert_eq!(lines[1], format!("{}b c", " ".repeat(12)));
-    assert_eq!(labelled("x", ""), ["  x         "]);
+    assert_eq!(lines[1], format!("{}b c", " ".repeat(13)));
+    assert_eq!(labelled("x", ""), ["  x          "]);
 }

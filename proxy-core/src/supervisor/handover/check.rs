@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 use command_fds::{CommandFdExt, FdMapping};
 
-use super::super::process::{Ended, Process, environment};
+use super::super::process::{Ended, Process, worker_environment};
 use super::super::record::shortened;
 use super::conditions::Checked;
 use super::memory::{readable, sealed};
@@ -52,7 +52,8 @@ impl Check {
         command
             .args(["serve", "--check-state", &STATE_FD.to_string()])
             .env_clear()
-            .envs(environment(home))
+            .envs(worker_environment())
+            .env("ROLLPROXY_HOME", home)
             .current_dir("/")
             .stdin(Stdio::null())
             .stdout(Stdio::from(words.try_clone().map_err(failed)?))

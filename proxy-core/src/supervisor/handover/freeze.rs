@@ -10,7 +10,6 @@ use staging::protocol::STATE_PROTOCOL;
 
 use crate::clock::Moment;
 
-use super::super::on_event;
 use super::super::state::Supervisor;
 use super::exec::{Inheritance, become_image};
 use super::memory::sealed;
@@ -19,9 +18,9 @@ use super::state::{CarriedClient, CarriedListener, CarriedOrigin, CarriedSnapsho
 impl Supervisor {
     /// Executes `program` with all that this image holds. Returns only when that did not work, with everything as it
     /// was; why.
-    pub(super) fn become_image(&mut self, program: &Path, on_event: on_event::Carried) -> String {
+    pub(super) fn become_image(&mut self, program: &Path) -> String {
         tracing::info!(program = %program.display(), "the supervisor moves");
-        let state = match self.written_state(Moment::now(), on_event) {
+        let state = match self.written_state(Moment::now()) {
             Ok(state) => state,
             Err(why) => return why,
         };
@@ -38,11 +37,7 @@ impl Supervisor {
     }
 
     /// Everything, as the next image reads it.
-    pub(super) fn written_state(
-        &self,
-        now: Moment,
-        on_event: on_event::Carried,
-    ) -> Result<Vec<u8>, String> {
+    pub(super) fn written_state(&self, now: Moment) -> Result<Vec<u8>, String> {
         let snapshots = self
             .snapshots
             .values()
@@ -92,9 +87,9 @@ impl Supervisor {
             lock: self.lock.as_fd().as_raw_fd(),
             rollouts: self.rollouts.clone(),
             handovers: self.handover.book.clone(),
-            on_event,
             dropped_messages: self.dropped_messages,
             last_failure: self.last_failure.clone(),
+            on_event: self.on_event.carry(),
             pending_was_looked_at: self.pending_was_looked_at,
         };
         serde_json::to_vec(&state).map_err(|error| format!("the state cannot be written: {error}"))

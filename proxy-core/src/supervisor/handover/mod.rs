@@ -34,12 +34,12 @@ use tokio::sync::oneshot;
 
 use crate::clock::Moment;
 
-use super::on_event;
 use super::process::Process;
 use super::state::Supervisor;
 
 pub use book::Book;
 pub use check::check;
+pub use exec::give_back;
 pub(super) use exec::own_executable;
 pub use pause::AdmissionState;
 pub(super) use resume::strays;
@@ -274,9 +274,9 @@ impl Supervisor {
             (Stage::Answering { until }, None) => {
                 if self.clerk.is_idle()
                     && (self.answering.count() == 0 || *until <= now)
-                    && let Some(on_event) = self.on_event.carry()
+                    && self.on_event.freeze()
                 {
-                    let why = self.become_image(&task.program, on_event);
+                    let why = self.become_image(&task.program);
                     self.on_event.thaw();
                     return self.give_up(task, HandoverPhase::Failed, failed(&why));
                 }
@@ -330,7 +330,7 @@ impl Supervisor {
     fn facts(&self, to: &PackageVersion) -> Facts {
         let known = |link: &super::link::Link| link.load.exchanges;
         Facts {
-            stopping: self.machine.is_stopping(),
+            stopping: self.is_stopping(),
             settled: self.machine.is_settled() && self.effects.is_empty(),
             filing: self.is_filing(),
             program: match self.origin.executable_of(&self.home, to) {
@@ -347,7 +347,7 @@ impl Supervisor {
             .origin
             .executable_of(&self.home, to)
             .map_err(|failure| failure.message)?;
-        let state = self.written_state(Moment::now(), on_event::Carried::default())?;
+        let state = self.written_state(Moment::now())?;
         Check::start(Moment::now(), &program, self.home.root(), &state)
     }
 

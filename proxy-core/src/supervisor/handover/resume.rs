@@ -20,7 +20,6 @@ use super::super::client::Client;
 use super::super::error::SupervisorError;
 use super::super::link::Link;
 use super::super::listener::Listeners;
-use super::super::on_event::Runner;
 use super::super::origin::Origin;
 use super::super::process::{Process, open_pidfd};
 use super::super::rollout::Generation;
@@ -252,7 +251,7 @@ fn take_over(
             book.moved(now, u64::try_from(frozen).unwrap_or(u64::MAX));
         }
     }
-    let strays = strays(&links);
+    let strays = strays(&links, state.on_event.pid());
     let mut supervisor = Supervisor::assemble(
         Essentials {
             home,
@@ -268,15 +267,11 @@ fn take_over(
             machine: state.machine,
             effects: Vec::new(),
             board,
+            on_event: state.on_event,
         },
         blocked,
     )?;
     supervisor.links = links;
-    supervisor.on_event = Runner::resume(
-        &supervisor.home,
-        &supervisor.config.config.rollout.on_event,
-        state.on_event,
-    );
     supervisor.rollouts = state.rollouts;
     supervisor.dropped_messages = state.dropped_messages;
     supervisor.last_failure = state.last_failure;
@@ -287,9 +282,14 @@ fn take_over(
     Ok(supervisor)
 }
 
-/// Children of the images before that are nobody's worker: they are reaped when they end.
-pub(in super::super) fn strays(links: &BTreeMap<Generation, Link>) -> Vec<Process> {
-    let known: BTreeSet<u32> = links.values().map(|link| link.process.pid()).collect();
+/// Children of the images before that are nobody's worker, nor the command that is being told something: they are
+/// reaped when they end.
+pub(in super::super) fn strays(
+    links: &BTreeMap<Generation, Link>,
+    told: Option<u32>,
+) -> Vec<Process> {
+    let workers = links.values().map(|link| link.process.pid());
+    let known: BTreeSet<u32> = workers.chain(told).collect();
     let mut strays = Vec::new();
     let own = std::process::id();
     let children = std::fs::read_to_string(format!("/proc/self/task/{own}/children"));

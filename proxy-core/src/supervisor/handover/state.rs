@@ -64,15 +64,15 @@ pub struct State {
     pub rollouts: Rollouts,
     /// The book of handovers.
     pub handovers: Book,
-    /// Who is still to be told of what happened.
-    #[serde(default)]
-    pub on_event: on_event::Carried,
     /// Dropped channel messages.
     #[serde(default)]
     pub dropped_messages: u64,
     /// What last failed.
     #[serde(default)]
     pub last_failure: Option<LastFailure>,
+    /// What is still to be told.
+    #[serde(default)]
+    pub on_event: on_event::Carried,
     /// Whether the pending version was looked at.
     #[serde(default)]
     pub pending_was_looked_at: bool,

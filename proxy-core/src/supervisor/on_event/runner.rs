@@ -14,7 +14,7 @@ use staging::home::Home;
 
 use crate::clock::Moment;
 
-use super::super::process::environment;
+use super::super::process::worker_environment;
 use super::{Backlog, FeedTold, Notice, expiry};
 
 /// How long the command may take before it is killed with its process group.
@@ -73,6 +73,14 @@ pub struct Carried {
     feed: FeedTold,
 }
 
+impl Carried {
+    /// The command that runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.running
+            .and_then(|running| u32::try_from(running.pid).ok())
+    }
+}
+
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -80,12 +88,7 @@ impl Shared {
 }
 
 impl Runner {
-    /// Nothing is run before there is a command.
-    pub fn new(home: &Home, command: &[String]) -> Self {
-        Self::resume(home, command, Carried::default())
-    }
-
-    /// Goes on where another image of this process was.
+    /// Goes on where another image of this process was. Nothing is run before there is a command.
     pub fn resume(home: &Home, command: &[String], carried: Carried) -> Self {
         let shared = Arc::new(Shared::default());
         {
@@ -104,19 +107,22 @@ impl Runner {
         runner
     }
 
-    /// Freezes it for [`Self::resume`] in another image: no further command is started, one that runs goes on.
-    /// None in the moment in which one is being started: to be tried again a little later.
-    pub fn carry(&self) -> Option<Carried> {
+    /// Starts no further command until [`Self::thaw`], so that what [`Self::carry`] says stays true; one that
+    /// runs goes on. Not in the moment in which one is being started: then to be tried again a little later.
+    pub fn freeze(&self) -> bool {
         let mut state = self.shared.lock();
-        if state.starting {
-            return None;
-        }
-        state.closed = true;
-        Some(Carried {
+        state.closed = !state.starting;
+        state.closed
+    }
+
+    /// What another image needs to go on.
+    pub fn carry(&self) -> Carried {
+        let state = self.shared.lock();
+        Carried {
             backlog: state.backlog.clone(),
             running: state.running,
             feed: state.feed,
-        })
+        }
     }
 
     /// The other image did not come to be: goes on.
@@ -275,7 +281,8 @@ fn spawn(home: &Home, command: &[String], notice: &Notice) -> std::io::Result<i3
     let mut child = Command::new(program)
         .args(arguments)
         .env_clear()
-        .envs(environment(home.root()))
+        .envs(worker_environment())
+        .env("ROLLPROXY_HOME", home.root())
         .current_dir("/")
         .process_group(0)
         .stdin(Stdio::piped())

@@ -183,7 +183,55 @@ impl Supervisor {
                 .rollouts
                 .latest()
                 .is_some_and(|latest| latest.verdict.is_none()),
-            stopping: machine.is_stopping(),
+            stopping: self.is_stopping(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+
+    #[test]
+    fn one_that_does_not_read_is_not_waited_for_and_hears_the_last_words_in_order_when_it_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notify");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let env = |name: &str| (name == "NOTIFY_SOCKET").then(|| path.clone().into_os_string());
+        let start = Moment::now();
+        let mut manager = ServiceManager::find(&env, start);
+        for number in 0..10_000 {
+            manager.say(format!("STATUS={number}"), None);
+        }
+        assert_eq!(manager.waiting.len(), MOST_WAITING);
+        let mut heard = Vec::new();
+        let mut bytes = [0; 64];
+        while manager.next_deadline().is_some() || heard.last() != Some(&9_999) {
+            while let Ok(length) = socket.recv(&mut bytes) {
+                let text = std::str::from_utf8(&bytes[..length]).unwrap();
+                let number: u32 = text.strip_prefix("STATUS=").unwrap().parse().unwrap();
+                heard.push(number);
+            }
+            manager.tick(Moment::now() + RETRY);
+        }
+        assert!(heard.is_sorted(), "{heard:?}");
+        assert_eq!(heard[0], 0);
+        assert_eq!(
+            heard[heard.len() - MOST_WAITING..],
+            (9_936..10_000).collect::<Vec<_>>()
+        );
+    }
+
+    #[test]
+    fn a_socket_that_is_not_there_is_no_trouble() {
+        for name in ["", "relative", "@", "/nowhere/at/all", "vsock:2:1"] {
+            let env = |asked: &str| (asked == "NOTIFY_SOCKET").then(|| name.into());
+            let mut manager = ServiceManager::find(&env, Moment::now());
+            manager.say("READY=1".to_owned(), None);
+            assert_eq!(manager.waiting.len(), 0, "{name}");
         }
     }
 }

@@ -123,29 +123,39 @@ pub(super) fn status(view: &View, machine: &Machine) -> String {
             worker.target.version, worker.generation
         )
     };
-    let others = [
-        machine.standby().map(|standby| named(standby, "stands by")),
-        machine
-            .candidate()
-            .map(|candidate| named(candidate, "is being started")),
-    ];
-    let first = match (machine.is_stopping(), machine.active()) {
-        (true, _) => "stops".to_owned(),
-        (false, Some(active)) => named(active, "serves"),
-        (false, None) => "nobody serves".to_owned(),
+    let (active, standby, candidate) = (machine.active(), machine.standby(), machine.candidate());
+    let first = match (view.stopping, active) {
+        (true, _) => Some("stops".to_owned()),
+        (false, Some(active)) => Some(named(active, "serves")),
+        (false, None) => Some("nobody serves".to_owned()),
     };
-    let drains = (view.draining > 0).then(|| {
-        let streams = match view.draining_streams {
-            1 => "1 stream drains".to_owned(),
-            many => format!("{many} streams drain"),
-        };
-        match view.stopping {
-            true => streams,
-            false => format!("{streams} on {} older", view.draining),
-        }
-    });
-    let parts = [Some(first)].into_iter().chain(others).chain([drains]);
-    parts.flatten().collect::<Vec<_>>().join(", ")
+    let parts = [
+        first,
+        active
+            .filter(|_| view.stopping)
+            .map(|active| named(active, "still serves")),
+        standby.map(|standby| named(standby, "stands by")),
+        candidate.map(|candidate| named(candidate, "is being started")),
+        drains(view),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+fn drains(view: &View) -> Option<String> {
+    let (older, streams) = (view.draining, view.draining_streams);
+    let drain = match streams {
+        1 => "1 stream drains".to_owned(),
+        many => format!("{many} streams drain"),
+    };
+    match (older, streams) {
+        (0, _) => None,
+        // Whoever stops has no newer one.
+        (_, 0) if view.stopping => None,
+        (_, _) if view.stopping => Some(drain),
+        (1, 0) => Some("1 older ends".to_owned()),
+        (_, 0) => Some(format!("{older} older end")),
+        (_, _) => Some(format!("{drain} on {older} older")),
+    }
 }
 
 /// How often a sign of life is due: twice as often as it is looked for; nothing when it is not meant for us.
@@ -268,6 +278,33 @@ mod tests {
             ..stopping
         };
         assert_eq!(heard(&mut told, less), ["STATUS=x"]);
+    }
+
+    #[test]
+    fn what_drains_is_told_in_few_words() {
+        for (streams, older, words) in [
+            (0, 1, "1 older ends"),
+            (0, 2, "2 older end"),
+            (1, 2, "1 stream drains on 2 older"),
+            (3, 1, "3 streams drain on 1 older"),
+        ] {
+            let view = View {
+                draining: older,
+                draining_streams: streams,
+                ..IDLE
+            };
+            assert_eq!(drains(&view).as_deref(), Some(words));
+        }
+        assert_eq!(drains(&IDLE), None);
+        for (streams, words) in [(0, None), (1, Some("1 stream drains"))] {
+            let view = View {
+                draining: 2,
+                draining_streams: streams,
+                stopping: true,
+                ..IDLE
+            };
+            assert_eq!(drains(&view).as_deref(), words);
+        }
     }
 
     #[test]

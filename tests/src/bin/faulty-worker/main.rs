@@ -24,8 +24,12 @@
 //! - Returns: `crash-before-returned`, `crash-after-returned`, `no-credit` (counts none).
 //! - Answers: `answer-503-counted` (503 of its own, which it counts; `=<n>`: every n-th),
 //!   `exit-after-requests=<n>`, `deaf-after-requests=<n>`, `fatal-after-requests=<n>`.
+//!
+//! With the word `real` it is a real worker in all it does, until a file appears: `exit-when=<file>`,
+//! `fatal-when=<file>`, and `deaf-when=<file>`, which ends its channel.
 
 mod faults;
+mod real;
 mod serve;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -105,6 +109,9 @@ fn worker(faults: Faults, generation: u64) -> ExitCode {
     let Ok(descriptors) = rollproxy::descriptors::take_worker_descriptors() else {
         return ExitCode::from(2);
     };
+    if faults.have("real") {
+        return real::real_worker(&faults, descriptors, generation);
+    }
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -29,7 +29,7 @@ impl Bench {
     }
 
     fn runner(&self, script: &str, limit: Duration) -> Runner {
-        let mut runner = Runner::new(&self.home, &[]);
+        let mut runner = Runner::resume(&self.home, &[], Carried::default());
         runner.limit = limit;
         runner.configure(&self.shell(script));
         runner
@@ -134,12 +134,8 @@ fn another_image_goes_on_where_this_one_was() {
     runner.tell(notice(1));
     runner.tell(notice(2));
     let pid = number(&bench.path("pid"));
-    let mut carried = None;
-    until("nothing is being started", || {
-        carried = runner.carry();
-        carried.is_some()
-    });
-    let carried = serde_json::to_vec(&carried.unwrap()).unwrap();
+    until("nothing is being started", || runner.freeze());
+    let carried = serde_json::to_vec(&runner.carry()).unwrap();
     let carried: Carried = serde_json::from_slice(&carried).unwrap();
     assert_eq!(carried.running.map(|running| running.pid), Some(pid));
     // Our own thread stays, as no thread does over an exec: frozen, it starts nothing. The image that did
