@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use control::types::Outcome;
 use fixtures::upstream::Upstream;
 use fixtures::wire::Wire;
-use harness::{ByHand, PATIENCE, Proxy, TestHome, by_person, connection, process, until, until_some};
+use harness::{
+    ByHand, PATIENCE, Proxy, TestHome, by_person, connection, process, until, until_some,
+};
 use rollproxy::channel::{ToSupervisor, ToWorker};
 use rollproxy::config::{Config, Route, Upstream as UpstreamConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -556,7 +558,8 @@ async fn a_worker_that_counts_no_credits_or_knows_none_loses_nobody_a_connection
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_that_was_read_before_it_was_owned_is_closed_and_counted_and_never_served_twice() {
+async fn a_connection_that_was_read_before_it_was_owned_is_closed_and_counted_and_never_served_twice()
+ {
     let home = TestHome::new();
     home.configure("[rollout]\nrecovery_min = \"50ms\"\n");
     home.install_proxy("1.0.0");
@@ -570,7 +573,9 @@ async fn a_connection_that_was_read_before_it_was_owned_is_closed_and_counted_an
     assert!(!goes_on(&mut client).await);
     until("it is counted", || proxy.rolling().closed_sockets == 1).await;
     until("the next one serves", || {
-        proxy.status().is_some_and(|now| now.rolling.active.is_some())
+        proxy
+            .status()
+            .is_some_and(|now| now.rolling.active.is_some())
     })
     .await;
     assert_eq!(proxy.rolling().rejected_sockets, 0);
