@@ -87,11 +87,10 @@ async fn announced(home: &TestHome, proxy: &Proxy) -> Vec<String> {
     listeners
 }
 
-/// The inodes of the sockets that a process holds.
-fn sockets(pid: i32) -> Vec<String> {
-    process::descriptors(pid)
-        .into_iter()
-        .map(|(_, what)| what)
+/// The inodes of the sockets that a process holds when nobody asks it anything.
+async fn sockets_at_rest(pid: i32) -> Vec<String> {
+    let open = process::descriptors_at_rest(pid).await.into_iter();
+    open.map(|(_, what)| what)
         .filter(|what| what.starts_with("socket:"))
         .collect()
 }
@@ -159,7 +158,7 @@ async fn an_address_in_use_refuses_the_rollout_and_changes_nothing() {
     let (upstream, home, proxy) = serving(&["127.0.0.1:0"], "").await;
     let (path, unix) = socket_path(&home);
     let before = (announced(&home, &proxy).await, proxy.active());
-    let open = sockets(proxy.pid());
+    let open = sockets_at_rest(proxy.pid()).await;
 
     let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = stranger.local_addr().unwrap().to_string();
@@ -182,10 +181,7 @@ async fn an_address_in_use_refuses_the_rollout_and_changes_nothing() {
     assert_eq!(after.0, before.0);
     assert_eq!(after.1.generation, before.1.generation);
     assert!(!path.exists(), "the one that could be bound is gone, too");
-    until("no other socket stayed open", || {
-        sockets(proxy.pid()).len() == open.len()
-    })
-    .await;
+    assert_eq!(sockets_at_rest(proxy.pid()).await, open);
     assert!(ask(proxy.address).await.is_well());
 
     drop(stranger);
