@@ -46,6 +46,19 @@ pub fn processor_seconds(pid: i32) -> f64 {
     (fields[10] + fields[11]) as f64 / 100.0
 }
 
+/// The resident memory of a process, in bytes.
+pub fn resident(pid: i32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib: u64 = line
+        .unwrap()
+        .trim()
+        .trim_end_matches(" kB")
+        .parse()
+        .unwrap();
+    kib * 1024
+}
+
 /// The open descriptors of a process: number and what it is.
 pub fn descriptors(pid: i32) -> Vec<(i32, String)> {
     let mut found: Vec<(i32, String)> = std::fs::read_dir(format!("/proc/{pid}/fd"))

@@ -160,9 +160,9 @@ async fn the_status_has_every_field_during_a_rollout_and_events_tell_its_changes
         .expect(0)
         .stdout;
     for part in [
-        "active     generation 1",
-        "candidate  generation 2",
-        "#1 to 1.1.0: under way",
+        "  1 active ",
+        "  2 candidate ",
+        "#1 to 1.1.0 by a person: under way",
     ] {
         assert!(picture.contains(part), "{part:?} in\n{picture}");
     }
@@ -410,7 +410,7 @@ async fn without_a_supervisor_the_commands_say_so_and_show_what_it_last_was() {
             );
         } else {
             assert!(
-                told.stdout.contains("is gone") && told.stdout.contains("generation 2"),
+                told.stdout.contains("is gone") && told.stdout.contains("  2 active "),
                 "{}",
                 told.stdout
             );

@@ -20,6 +20,9 @@ use crate::types::{DrainAnswer, DrainRequest, ErrorBody, RolloutRecord, Status, 
 /// The largest JSON answer that is read, in bytes.
 const ANSWER_LIMIT: u64 = 4 * 1024 * 1024;
 
+/// How often a question is asked anew whose answer was cut.
+const TRIES: u32 = 3;
+
 /// How long the client waits, and for what.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadlines {
@@ -159,6 +162,24 @@ impl Client {
     }
 
     fn get_within<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        within: Duration,
+    ) -> Result<T, ControlError> {
+        let mut tries = 0;
+        loop {
+            match self.get_once(path, within) {
+                // The supervisor replaced itself while it was asked. Asking once more changes nothing.
+                Err(ControlError::Exchange { source, .. }) if is_cut(&source) && tries < TRIES => {
+                    tries += 1;
+                    std::thread::sleep(self.deadlines.poll);
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn get_once<T: DeserializeOwned>(
         &self,
         path: &str,
         within: Duration,
@@ -318,7 +339,7 @@ impl Client {
                 source.kind(),
                 io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
             );
-            if gone || !socket.exists() {
+            if gone || matches!(socket.try_exists(), Ok(false)) {
                 ControlError::NotRunning {
                     home: self.home.root().to_owned(),
                 }
@@ -348,6 +369,14 @@ fn connect(path: &Path, write: Duration, read: Duration) -> io::Result<UnixStrea
     let stream = UnixStream::from(socket);
     stream.set_read_timeout(Some(read))?;
     Ok(stream)
+}
+
+/// The peer ended the connection before it had answered.
+fn is_cut(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+    )
 }
 
 fn timed_out(error: &io::Error) -> bool {

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use control::{By, Client, ControlError, Deadlines, Outcome, RolloutRequest};
+use control::{By, Client, ControlError, Deadlines, News, Outcome, RolloutRequest};
 use staging::home::Home;
 use staging::report::{Exit, Report};
 
@@ -134,6 +134,33 @@ fn record(verdict: &str) -> String {
             r#"{{"id":7,"version":"1.0.1","by":"job","startedAt":"2026-01-02T03:04:05Z","endedAt":null,"verdict":{verdict},"steps":[{STEP_1},{STEP_2}],"reason":null}}"#
         ),
     )
+}
+
+/// A status whose rollout 7 is on probation for so long, seen from now.
+fn status(left: Duration) -> String {
+    let until = jiff::Timestamp::now() + jiff::SignedDuration::try_from(left).unwrap();
+    counted(
+        "200 OK",
+        &format!(
+            r#"{{"schema":1,"supervisorVersion":"1.0.0","supervisorPid":1,"nonce":"abc","since":"2026-01-02T03:04:05Z","rolling":{{"probation":{{"rollout":7,"until":"{until}"}}}}}}"#
+        ),
+    )
+}
+
+/// A rollout that the supervisor with this nonce is asked for.
+fn roll_bound(client: &Client) -> Result<control::Verdict, ControlError> {
+    let request = RolloutRequest {
+        nonce: Some("abc".to_owned()),
+        ..RolloutRequest::new(By::Person)
+    };
+    client.roll(&request, &mut |_| {})
+}
+
+/// The key in a request's body.
+fn key(request: &str) -> String {
+    let (_, body) = request.split_once("\r\n\r\n").unwrap();
+    let body: RolloutRequest = serde_json::from_str(body).unwrap();
+    body.key.unwrap()
 }
 
 fn roll(client: &Client) -> (Result<control::Verdict, ControlError>, Vec<String>) {
@@ -321,4 +348,167 @@ fn a_home_with_a_long_path_works() {
     let answer: serde_json::Value = Client::new(&home).get("/anything").unwrap();
     assert_eq!(answer["a"], 1);
     server.join().unwrap();
+}
+
+#[test]
+fn a_cut_before_the_rollout_is_named_is_asked_again_as_the_same_request() {
+    let peer = Peer::start(vec![
+        Act::Say(String::new()),
+        Act::Say(chunks(&[], false)),
+        Act::Say(chunks(&[STEP_1, VERDICT], true)),
+    ]);
+    let verdict = roll_bound(&peer.client()).unwrap();
+    assert_eq!(verdict.verdict, Outcome::Kept);
+    let requests = peer.requests();
+    let keys: Vec<String> = requests.iter().map(|request| key(request)).collect();
+    assert_eq!(keys, vec![keys[0].clone(); 3]);
+    // Another request has another.
+    let peer = Peer::start(vec![Act::Say(chunks(&[VERDICT], true))]);
+    roll_bound(&peer.client()).unwrap();
+    assert_ne!(key(&peer.requests()[0]), keys[0]);
+}
+
+#[test]
+fn another_supervisor_is_not_asked_for_what_the_former_one_may_have_heard() {
+    let refusal = r#"{"error":{"code":"OWNERSHIP_CHANGED","message":"another one","retry":true}}"#;
+    let peer = Peer::start(vec![
+        Act::Say(String::new()),
+        Act::Say(counted("409 Conflict", refusal)),
+    ]);
+    let error = roll_bound(&peer.client()).unwrap_err();
+    assert!(matches!(error, ControlError::CutStream), "{error}");
+    // Asked at first, it is a refusal like any other.
+    let peer = Peer::start(vec![Act::Say(counted("409 Conflict", refusal))]);
+    let error = roll_bound(&peer.client()).unwrap_err();
+    assert_eq!(error.into_failure().code, "OWNERSHIP_CHANGED");
+}
+
+#[test]
+fn a_rollout_is_asked_for_of_the_supervisor_that_began_it() {
+    let peer = Peer::start(vec![
+        Act::Say(chunks(&[STEP_1], false)),
+        Act::Say(record(VERDICT)),
+    ]);
+    roll_bound(&peer.client()).unwrap();
+    let requests = peer.requests();
+    let asked = "GET /rollouts/7?nonce=abc HTTP/1.1\r\n";
+    assert!(requests[1].starts_with(asked), "{}", requests[1]);
+}
+
+#[test]
+fn a_verdict_that_waits_for_the_end_of_a_probation_is_waited_for() {
+    let mut acts = vec![Act::SayAndHold(chunks(&[STEP_1], false))];
+    // The first look is after the time-out: it asks how long the probation takes, and goes on.
+    acts.extend([
+        Act::Say(record("null")),
+        Act::Say(status(Duration::from_secs(3_600))),
+        Act::Say(record("null")),
+        Act::Say(record(VERDICT)),
+    ]);
+    let peer = Peer::start(acts);
+    let client = peer.client().with_deadlines(Deadlines {
+        verdict: Duration::from_millis(300),
+        ..quick()
+    });
+    let (verdict, _) = roll(&client);
+    assert_eq!(verdict.unwrap().verdict, Outcome::Kept);
+
+    // One that is over is not waited for: the time-out holds.
+    let peer = Peer::start(vec![
+        Act::SayAndHold(chunks(&[STEP_1], false)),
+        Act::Say(record("null")),
+        Act::Say(status(Duration::ZERO)),
+    ]);
+    let client = peer.client().with_deadlines(Deadlines {
+        verdict: Duration::from_millis(300),
+        ..quick()
+    });
+    let (verdict, _) = roll(&client);
+    let error = verdict.unwrap_err();
+    assert!(
+        matches!(error, ControlError::VerdictUnknown { rollout: 7, .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn signs_of_life_say_nothing_and_keep_the_stream() {
+    let peer = Peer::start(vec![Act::Say(chunks(&["", STEP_1, "", "", VERDICT], true))]);
+    let (verdict, steps) = roll(&peer.client());
+    assert_eq!(verdict.unwrap().verdict, Outcome::Kept);
+    assert_eq!(steps, ["candidate"]);
+    assert_eq!(peer.requests().len(), 1);
+}
+
+#[test]
+fn a_question_whose_answer_was_cut_is_asked_anew() {
+    let answer = counted("200 OK", r#"{"a":1}"#);
+    let half = answer[..answer.len() - 3].to_owned();
+    let peer = Peer::start(vec![
+        Act::Say(String::new()),
+        Act::Say(half),
+        Act::Say(answer),
+    ]);
+    let answer: serde_json::Value = peer.client().get("/anything").unwrap();
+    assert_eq!(answer["a"], 1);
+    let peer = Peer::start(vec![
+        Act::Say(String::new()),
+        Act::Say(String::new()),
+        Act::Say(String::new()),
+        Act::Say(String::new()),
+    ]);
+    let error = peer.client().status().unwrap_err();
+    assert!(matches!(error, ControlError::Exchange { .. }), "{error}");
+    assert_eq!(peer.requests().len(), 4);
+}
+
+#[test]
+fn a_watcher_is_told_of_each_status_and_of_each_absence_and_connects_anew() {
+    let event = |pid: u32| {
+        let line = format!(
+            r#"data: {{"schema":1,"supervisorVersion":"1.0.0","supervisorPid":{pid},"nonce":"n","since":"2026-01-02T03:04:05Z"}}"#
+        );
+        chunks(
+            &[
+                "event: status",
+                &line,
+                "",
+                ": alive",
+                "",
+                "data: of another kind",
+                "",
+            ],
+            false,
+        )
+    };
+    let peer = Peer::start(vec![
+        Act::Say(event(1)),
+        Act::SayAndHold(event(2)),
+        Act::Say(event(3)),
+    ]);
+    let mut seen = Vec::new();
+    peer.client()
+        .watch(None, &mut |news| {
+            seen.push(match news {
+                News::Status(status) => status.supervisor_pid,
+                News::Away(_) => 0,
+            });
+            match seen.last() {
+                Some(3) => std::ops::ControlFlow::Break(()),
+                _ => std::ops::ControlFlow::Continue(()),
+            }
+        })
+        .unwrap();
+    // The second fell silent.
+    assert_eq!(seen, [1, 0, 2, 0, 3]);
+    let requests = peer.requests();
+    assert!(requests[0].starts_with("GET /status/events HTTP/1.1\r\n"));
+
+    let peer = Peer::start(vec![Act::Say(counted("404 Not Found", "{}"))]);
+    let every = Some(Duration::from_secs(1));
+    let refused = peer
+        .client()
+        .watch(every, &mut |_| std::ops::ControlFlow::Continue(()));
+    assert!(matches!(refused, Err(ControlError::Protocol { .. })));
+    assert!(peer.requests()[0].starts_with("GET /status/events?everyMs=1000 "));
 }

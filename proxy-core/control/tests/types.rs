@@ -23,6 +23,7 @@ const STATUS: &str = r#"{
       "verdict": null, "reason": null,
       "steps": [{"rollout": 9, "step": "candidate", "generation": 3, "version": "1.2.3", "at": "2026-01-02T03:04:05Z", "detail": null}]}
   },
+  "handover": {"id": 2, "from": "1.2.2", "to": "1.2.3", "by": "selection", "at": "2026-01-02T03:04:05Z", "phase": "moved", "code": null, "reason": null, "frozenMicros": 900},
   "update": {}, "budget": {}, "telemetry": {}
 }"#;
 

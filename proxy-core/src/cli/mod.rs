@@ -1,9 +1,12 @@
 //! The command line. One file a sub-command; each is thin.
 
 mod demo;
+mod drain;
+mod picture;
 mod restart;
 mod serve;
 mod status;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -61,9 +64,37 @@ enum Command {
         #[arg(long)]
         generation: u64,
     },
-    /// Show who serves, who drains, and what the last rollout came to.
-    #[command(after_help = "Example:\n  rollproxy status --format json | jq .rolling")]
+    /// Show who serves, who stands by and drains, and what the last rollout came to.
+    #[command(
+        after_help = "Examples:\n  rollproxy status\n  rollproxy status --watch\n  rollproxy status --streams --generation 4\n  rollproxy status --format json | jq .rolling\n\nExit codes: 0 shown, also when SIGINT ends --watch; 1 no supervisor runs (what it last was is shown)."
+    )]
     Status {
+        /// Go on showing it as it changes: in place on a terminal, else a block (JSON: a line) a change.
+        #[arg(long, conflicts_with = "streams")]
+        watch: bool,
+        /// Show what holds each generation instead: age, kind, bytes, client, route.
+        #[arg(long)]
+        streams: bool,
+        /// Only this generation.
+        #[arg(long, requires = "streams")]
+        generation: Option<u64>,
+        /// `text` or `json`.
+        #[arg(long, default_value = "text")]
+        format: Format,
+    },
+    /// End a draining generation before its deadline; what it still serves is cut.
+    #[command(
+        after_help = "Asks before it cuts anything: at a terminal with a question, elsewhere by having to be run twice within a\nminute. Active, candidate and standby generations are refused.\n\nExamples:\n  rollproxy drain 4 --now\n  rollproxy drain 4 --now --yes\n\nExit codes: 0 the generation is gone, 1 refused (nothing changed), 2 told to end but not seen gone, 75 run it again to confirm."
+    )]
+    Drain {
+        /// The generation's number, as `rollproxy status` shows it.
+        generation: u64,
+        /// Not when its streams have ended, but now.
+        #[arg(long, required = true)]
+        now: bool,
+        /// Do not ask.
+        #[arg(long)]
+        yes: bool,
         /// `text` or `json`.
         #[arg(long, default_value = "text")]
         format: Format,
@@ -131,7 +162,25 @@ pub fn main() -> ExitCode {
         ),
         Some(Command::Serve { given, .. }) => finish(serve::supervisor(given), Format::Text),
         Some(Command::Worker { generation }) => finish(serve::worker(generation), Format::Text),
-        Some(Command::Status { format }) => finish(status::status(format), format),
+        Some(Command::Status {
+            watch,
+            streams,
+            generation,
+            format,
+        }) => finish(
+            match (watch, streams) {
+                (true, _) => watch::watch(format),
+                (false, true) => status::streams(generation, format),
+                (false, false) => status::status(format),
+            },
+            format,
+        ),
+        Some(Command::Drain {
+            generation,
+            now: _,
+            yes,
+            format,
+        }) => finish(drain::drain(generation, yes, format), format),
         Some(Command::Restart {
             to,
             check: true,

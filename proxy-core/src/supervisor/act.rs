@@ -10,6 +10,7 @@ use crate::clock::Moment;
 use super::clerk::{Filed, Paper};
 use super::link::{Heard, Link, Load};
 use super::liveness::Liveness;
+use super::on_event::Notice;
 use super::process::{Plan, Process};
 use super::record::shortened;
 use super::rollout::{Conclusion, Effect, Event, Generation, Target};
@@ -285,6 +286,7 @@ impl Supervisor {
             self.config = snapshot.clone();
             let rollout = &snapshot.config.rollout;
             self.machine.configure(settings(rollout));
+            self.on_event.configure(&rollout.on_event);
             self.board
                 .configure(rollout.queue_limit, rollout.queue_timeout);
         }
@@ -322,6 +324,12 @@ impl Supervisor {
             reason = verdict.reason.as_deref().unwrap_or(""),
             "verdict"
         );
+        let by = self
+            .rollouts
+            .request(verdict.rollout)
+            .map(|request| request.by);
+        self.on_event
+            .tell(Notice::of_verdict(&verdict, by, staging::clock::now()));
         let kept = verdict.verdict == Outcome::Kept;
         self.rollouts.conclude(verdict);
         if kept {

@@ -15,6 +15,7 @@ mod link;
 mod listener;
 mod listening;
 mod liveness;
+mod on_event;
 mod origin;
 mod process;
 mod queue;

@@ -12,6 +12,7 @@ use crate::clock::Moment;
 use crate::config;
 
 use super::api::Command;
+use super::on_event::Notice;
 use super::record::digest_of;
 use super::rollout::{Answer, Conclusion, Mark, Request, RolloutId, Target};
 use super::rollouts::Lines;
@@ -104,8 +105,18 @@ impl Supervisor {
         record.ok_or_else(|| not_remembered(id))
     }
 
-    /// Checks everything that can be checked before a process is started, then begins or joins a rollout.
+    /// Begins or joins a rollout; a refusal is told to the command of `on_event`, too.
     fn roll(&mut self, request: RolloutRequest) -> Result<RolloutId, Failure> {
+        let (wanted, by) = (request.version.clone(), request.by);
+        self.begin(request).inspect_err(|failure| {
+            let now = staging::clock::now();
+            let notice = Notice::of_refusal(failure, wanted.as_deref(), by, now);
+            self.on_event.tell(notice);
+        })
+    }
+
+    /// Checks everything that can be checked before a process is started, then begins or joins a rollout.
+    fn begin(&mut self, request: RolloutRequest) -> Result<RolloutId, Failure> {
         self.check_nonce(request.nonce.as_deref())?;
         self.refuse_while_stopping()?;
         if let Some(id) = (request.key.as_deref()).and_then(|key| self.rollouts.with_key(key)) {

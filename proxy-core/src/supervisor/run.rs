@@ -87,6 +87,7 @@ impl Supervisor {
         self.publish();
         tracing::info!("the supervisor ends");
         self.clerk.finish();
+        self.on_event.end();
     }
 
     /// What every turn ends with: deadlines, effects, offers, and the news to whoever watches.

@@ -25,6 +25,7 @@ use super::handover::{self, AdmissionState, Handover};
 use super::held::{Confirmations, Inquiries};
 use super::listener::Listeners;
 use super::listening::{open_listeners, record};
+use super::on_event::{self, Runner};
 use super::origin::Origin;
 use super::rollout::{Effect, Machine, Target};
 use super::rollouts::Rollouts;
@@ -51,6 +52,8 @@ pub(super) struct Essentials {
     pub(super) machine: Machine,
     pub(super) effects: Vec<Effect>,
     pub(super) board: Switchboard<Client>,
+    /// What is still to be told, and to whom it is just being told.
+    pub(super) on_event: on_event::Carried,
 }
 
 /// A socket that was left open for a supervisor which knows nothing else of who had it: named as a service manager
@@ -134,6 +137,7 @@ pub fn serve(
             home = %home.root().display(),
             "the supervisor runs"
         );
+        let strays = handover::strays(&BTreeMap::new(), None);
         let mut supervisor = Supervisor::assemble(
             Essentials {
                 home,
@@ -149,10 +153,11 @@ pub fn serve(
                 machine,
                 effects,
                 board,
+                on_event: on_event::Carried::default(),
             },
             blocked,
         )?;
-        supervisor.handover = Handover::with_strays(handover::strays(&supervisor.links));
+        supervisor.handover = Handover::with_strays(strays);
         supervisor.run_to_the_end().await;
         Ok(())
     })
@@ -199,7 +204,10 @@ impl Supervisor {
             .and_then(UnixListener::from_std)
             .map_err(SupervisorError::system("watch the control socket"))?;
         tokio::task::spawn_local(api::serve(listener, door));
+        let command = &essentials.config.config.rollout.on_event;
+        let on_event = Runner::resume(&essentials.home, command, essentials.on_event);
         Ok(Self {
+            on_event,
             home: essentials.home,
             lock: Arc::new(essentials.lock),
             identity: essentials.identity,

@@ -22,6 +22,7 @@ use super::handover::{AdmissionState, Handover};
 use super::held::{Confirmations, Inquiries};
 use super::link::Link;
 use super::listener::Listeners;
+use super::on_event::Runner;
 use super::origin::Origin;
 use super::rollout::{Effect, Event, Generation, Machine};
 use super::rollouts::Rollouts;
@@ -74,6 +75,7 @@ pub(super) struct Supervisor {
     /// How many requests of the control socket are being answered.
     pub(super) answering: Answering,
     pub(super) clerk: Clerk,
+    pub(super) on_event: Runner,
     pub(super) retry_at: Option<Moment>,
     /// How many clients' descriptors this process may hold at a time.
     pub(super) socket_budget: usize,

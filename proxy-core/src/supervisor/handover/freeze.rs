@@ -89,6 +89,7 @@ impl Supervisor {
             handovers: self.handover.book.clone(),
             dropped_messages: self.dropped_messages,
             last_failure: self.last_failure.clone(),
+            on_event: self.on_event.carry(),
             pending_was_looked_at: self.pending_was_looked_at,
         };
         serde_json::to_vec(&state).map_err(|error| format!("the state cannot be written: {error}"))

@@ -39,6 +39,7 @@ use super::state::Supervisor;
 
 pub use book::Book;
 pub use check::check;
+pub use exec::give_back;
 pub(super) use exec::own_executable;
 pub use pause::AdmissionState;
 pub(super) use resume::strays;
@@ -271,8 +272,12 @@ impl Supervisor {
                 }
             }
             (Stage::Answering { until }, None) => {
-                if self.clerk.is_idle() && (self.answering.count() == 0 || *until <= now) {
+                if self.clerk.is_idle()
+                    && (self.answering.count() == 0 || *until <= now)
+                    && self.on_event.freeze()
+                {
                     let why = self.become_image(&task.program);
+                    self.on_event.thaw();
                     return self.give_up(task, HandoverPhase::Failed, failed(&why));
                 }
             }

@@ -176,6 +176,7 @@ impl Supervisor {
                     .map(|client| ("connection", client.as_fd())),
             )
             .collect();
+        // What it still has to tell is lost: the new program knows nothing of it.
         tracing::info!(program = %program.display(), sockets = keep.len(), "starts anew");
         let error = exec::start_anew(program, &keep);
         format!("{}: {error}", program.display())

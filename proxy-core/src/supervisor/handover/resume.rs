@@ -251,7 +251,7 @@ fn take_over(
             book.moved(now, u64::try_from(frozen).unwrap_or(u64::MAX));
         }
     }
-    let strays = strays(&links);
+    let strays = strays(&links, state.on_event.pid());
     let mut supervisor = Supervisor::assemble(
         Essentials {
             home,
@@ -267,6 +267,7 @@ fn take_over(
             machine: state.machine,
             effects: Vec::new(),
             board,
+            on_event: state.on_event,
         },
         blocked,
     )?;
@@ -281,9 +282,14 @@ fn take_over(
     Ok(supervisor)
 }
 
-/// Children of the images before that are nobody's worker: they are reaped when they end.
-pub(in super::super) fn strays(links: &BTreeMap<Generation, Link>) -> Vec<Process> {
-    let known: BTreeSet<u32> = links.values().map(|link| link.process.pid()).collect();
+/// Children of the images before that are nobody's worker, nor the command that is being told something: they are
+/// reaped when they end.
+pub(in super::super) fn strays(
+    links: &BTreeMap<Generation, Link>,
+    told: Option<u32>,
+) -> Vec<Process> {
+    let workers = links.values().map(|link| link.process.pid());
+    let known: BTreeSet<u32> = workers.chain(told).collect();
     let mut strays = Vec::new();
     let own = std::process::id();
     let children = std::fs::read_to_string(format!("/proc/self/task/{own}/children"));

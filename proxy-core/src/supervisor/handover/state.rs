@@ -17,6 +17,7 @@ use crate::config::{Config, ConfigError, ListenAddress};
 use super::super::client::Progress;
 use super::super::link::CarriedLink;
 use super::super::listener::Named;
+use super::super::on_event;
 use super::super::rollout::Machine;
 use super::super::rollouts::Rollouts;
 use super::super::state::LastFailure;
@@ -69,6 +70,9 @@ pub struct State {
     /// What last failed.
     #[serde(default)]
     pub last_failure: Option<LastFailure>,
+    /// What is still to be told.
+    #[serde(default)]
+    pub on_event: on_event::Carried,
     /// Whether the pending version was looked at.
     #[serde(default)]
     pub pending_was_looked_at: bool,
