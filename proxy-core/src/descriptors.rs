@@ -65,6 +65,33 @@ pub fn take_worker_descriptors() -> std::io::Result<WorkerDescriptors> {
     Ok(WorkerDescriptors { channel, config })
 }
 
+/// Takes over what a service manager has given: of `count` descriptors from number `first` on those that are open, each
+/// with its number, once in the life of a process.
+///
+/// # Errors
+/// When they were taken before, or `/proc` cannot be read.
+pub fn take_given_descriptors(first: i32, count: usize) -> std::io::Result<Vec<(i32, OwnedFd)>> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    if TAKEN.swap(true, Ordering::SeqCst) {
+        return Err(std::io::Error::other("the descriptors were already taken"));
+    }
+    let mut taken = Vec::new();
+    for number in (first..).take(count) {
+        if std::fs::symlink_metadata(format!("/proc/self/fd/{number}")).is_err() {
+            continue;
+        }
+        // SAFETY: the number was just seen open; it was given to this process by who started it, nothing in this
+        // process opened it (it is the first thing a supervisor does), and TAKEN makes us its only owner.
+        let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
+        rustix::io::fcntl_setfd(&descriptor, rustix::io::FdFlags::CLOEXEC)?;
+        taken.push((number, descriptor));
+    }
+    Ok(taken)
+}
+
 /// Closes, in every process that is started from now on, whatever this one inherited besides its
 /// standard descriptors: a worker gets what it is given, nothing else.
 ///

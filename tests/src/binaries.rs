@@ -12,12 +12,13 @@ pub struct Binaries {
 }
 
 /// What is built and copied.
-const NAMES: [&str; 5] = [
+const NAMES: [&str; 6] = [
     "rollproxy",
     "rollproxy-updater",
     "rollproxy-launcher",
     "rollproxy-publish",
     "faulty-worker",
+    "faulty-supervisor",
 ];
 
 impl Binaries {

@@ -85,6 +85,23 @@ impl TestHome {
         self.install_with(version, vec![rollproxy], extra)
     }
 
+    /// Publishes a package whose `rollproxy` is the faulty supervisor, with a real one beside it.
+    pub fn install_faulty_supervisor(&self, version: &str, fault: &str) -> PackageVersion {
+        let programs = [
+            ("rollproxy", "faulty-supervisor"),
+            ("rollproxy-real", "rollproxy"),
+        ];
+        let programs = programs.map(|(entry, name)| (entry.to_owned(), binaries().path(name)));
+        let extra = vec![("share/fault".to_owned(), self.fault_file(fault))];
+        self.install_with(version, programs.to_vec(), extra)
+    }
+
+    /// Publishes a package whose `rollproxy` is this text.
+    pub fn install_script(&self, version: &str, text: &str) -> PackageVersion {
+        let rollproxy = ("rollproxy".to_owned(), self.fault_file(text));
+        self.install_with(version, vec![rollproxy], Vec::new())
+    }
+
     /// A file that tells the faulty worker what to do.
     pub fn fault_file(&self, fault: &str) -> PathBuf {
         let name = format!("fault-{}", self.faults.fetch_add(1, Ordering::Relaxed));

@@ -11,10 +11,12 @@ mod check;
 mod command;
 mod feed;
 mod home;
+pub mod machine;
 pub mod process;
 mod proxy;
 mod request;
 mod server;
+pub mod tracing;
 mod traffic;
 mod wait;
 

@@ -1,5 +1,7 @@
 //! Other processes, as `/proc` shows them.
 
+use std::net::SocketAddr;
+
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -44,6 +46,19 @@ pub fn processor_seconds(pid: i32) -> f64 {
     (fields[10] + fields[11]) as f64 / 100.0
 }
 
+/// The resident memory of a process, in bytes.
+pub fn resident(pid: i32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib: u64 = line
+        .unwrap()
+        .trim()
+        .trim_end_matches(" kB")
+        .parse()
+        .unwrap();
+    kib * 1024
+}
+
 /// The open descriptors of a process: number and what it is.
 pub fn descriptors(pid: i32) -> Vec<(i32, String)> {
     let mut found: Vec<(i32, String)> = std::fs::read_dir(format!("/proc/{pid}/fd"))
@@ -57,6 +72,20 @@ pub fn descriptors(pid: i32) -> Vec<(i32, String)> {
         .collect();
     found.sort();
     found
+}
+
+/// How many connections wait in the kernel for whoever listens on this port of 127.0.0.1.
+pub fn backlog(address: SocketAddr) -> usize {
+    let port = format!(":{:04X}", address.port());
+    let listening = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        // 0A is LISTEN; then what waits stands behind the colon of the next field.
+        let waiting = fields.get(4)?.split_once(':')?.1;
+        (fields[1].ends_with(&port) && fields[3] == "0A")
+            .then(|| usize::from_str_radix(waiting, 16).unwrap())
+    };
+    let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    sockets.lines().filter_map(listening).sum()
 }
 
 /// The open descriptors of a process at rest: the same twenty times in a row, so that none belongs

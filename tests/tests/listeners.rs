@@ -15,6 +15,7 @@ use harness::{
     Asked, HeldStream, PATIENCE, Proxy, TestHome, ask, ask_soon, by_person, process, same_version,
     until,
 };
+use nix::sys::signal::Signal;
 use staging::ownership::read_supervisor;
 
 /// `config.toml` with these addresses; a rollout is kept at once.
@@ -76,21 +77,6 @@ fn is_well(head: &std::io::Result<String>) -> bool {
         .is_ok_and(|head| head.starts_with("http/1.1 200"))
 }
 
-/// How many connections wait in the kernel for this port's owner.
-fn backlog(address: SocketAddr) -> usize {
-    let port = format!(":{:04X}", address.port());
-    std::fs::read_to_string("/proc/net/tcp")
-        .unwrap()
-        .lines()
-        .filter_map(|line| {
-            let fields: Vec<&str> = line.split_whitespace().collect();
-            // Field 3 is the state, 0A for LISTEN; then field 4 holds what waits behind the colon.
-            (fields[1].ends_with(&port) && fields[3] == "0A")
-                .then(|| usize::from_str_radix(fields[4].split_once(':').unwrap().1, 16).unwrap())
-        })
-        .sum()
-}
-
 /// What the status, `run/supervisor.json` and the kernel say must agree.
 async fn announced(home: &TestHome, proxy: &Proxy) -> Vec<String> {
     let listeners = proxy.now().listeners;
@@ -141,7 +127,7 @@ async fn addresses_come_and_go_by_restart_and_the_others_do_not_notice() {
     let on_v6 = HeldStream::open(v6, &upstream).await;
     listen(&home, &upstream.url(), &[&unix], "");
     proxy.roll(same_version()).await.unwrap();
-    assert_eq!(announced(&home, &proxy).await, [unix.clone()]);
+    assert_eq!(announced(&home, &proxy).await, std::slice::from_ref(&unix));
     assert_eq!(ask(proxy.address).await, Asked::Refused);
     assert_eq!(ask(v6).await, Asked::Refused);
     assert!(is_well(&UnixClient::connect(&path).ask()));
@@ -241,7 +227,7 @@ async fn who_waits_in_the_backlog_of_an_address_that_goes_is_served() {
     until("two wait in the queue, five in the kernel", || {
         let rolling = proxy.rolling();
         (rolling.pending_transfers, rolling.queued_sockets) == (64, 2)
-            && backlog(proxy.address) == 5
+            && process::backlog(proxy.address) == 5
     })
     .await;
 
@@ -290,7 +276,7 @@ async fn a_client_of_a_unix_socket_is_handed_on_like_any_other() {
     assert!(second.stderr.contains("LOCK_HELD"), "{}", second.stderr);
     assert!(is_well(&client.ask()));
 
-    proxy.signal(nix::sys::signal::Signal::SIGTERM);
+    proxy.signal(Signal::SIGTERM);
     assert_eq!(proxy.ended().await, Some(0));
     assert!(!path.exists(), "a stop leaves no file behind");
 }
@@ -317,4 +303,23 @@ async fn the_permissions_of_a_unix_socket_are_a_setting_and_a_file_in_its_place_
     let _proxy = Proxy::start(&home).await;
     let mode = std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode, 0o666);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_not_yet_accepted_when_a_rollout_begins_is_served() {
+    let (_upstream, _home, proxy) = serving(&["127.0.0.1:0"], "").await;
+    let before = proxy.active();
+    proxy.signal(Signal::SIGSTOP);
+    let clients: Vec<_> = (0..100).map(|_| ask_soon(proxy.address)).collect();
+    until("all wait in the kernel", || {
+        process::backlog(proxy.address) == 100
+    })
+    .await;
+    proxy.signal(Signal::SIGHUP);
+    proxy.signal(Signal::SIGCONT);
+    for client in clients {
+        assert!(client.await.unwrap().is_well());
+    }
+    proxy.serves_after(before.generation).await;
+    assert_eq!(proxy.rolling().rejected_sockets, 0);
 }

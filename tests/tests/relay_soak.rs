@@ -55,7 +55,7 @@ async fn many_tunnels_leave_nothing_behind() {
 async fn a_client_that_never_reads_costs_no_memory_and_stops_the_upstream() {
     let soak = Soak::start().await;
     soak.each(CLIENTS, requests).await;
-    let before = resident(soak.pid);
+    let before = process::resident(soak.pid);
     let mut client = TcpStream::connect(soak.proxy.address).await.unwrap();
     client
         .write_all(&request("GET", "/v1/messages/large", "", 0))
@@ -64,7 +64,7 @@ async fn a_client_that_never_reads_costs_no_memory_and_stops_the_upstream() {
     // Every buffer in between is full when the upstream cannot write for a while.
     let (mut written, mut looks, mut most) = (0, 0, before);
     until("the upstream is stopped", || {
-        most = most.max(resident(soak.pid));
+        most = most.max(process::resident(soak.pid));
         let now = soak.upstream.written.load(Ordering::Relaxed);
         looks = if now == written && now > 0 {
             looks + 1
@@ -87,7 +87,7 @@ async fn a_client_that_never_reads_costs_no_memory_and_stops_the_upstream() {
         read += data.len();
     }
     assert_eq!(read, LARGE);
-    let after = resident(soak.pid);
+    let after = process::resident(soak.pid);
     assert!(after <= before + GROWTH, "from {before} to {after}");
 }
 
@@ -131,13 +131,13 @@ impl Soak {
             self.at_rest(self.pid).await,
             self.at_rest(self.proxy.pid()).await,
         ];
-        let resident_before = resident(self.pid);
+        let resident_before = process::resident(self.pid);
         self.each(times, clients).await;
         for (pid, before) in [self.pid, self.proxy.pid()].into_iter().zip(before) {
             let after = self.at_rest(pid).await;
             assert_eq!(after, before, "process {pid}");
         }
-        let resident_after = resident(self.pid);
+        let resident_after = process::resident(self.pid);
         println!("{times} times: {resident_before} bytes before, {resident_after} after");
         assert!(
             resident_after <= resident_before + GROWTH,
@@ -186,19 +186,6 @@ fn tcp_sockets(pid: i32) -> usize {
         .iter()
         .filter(|(_, target)| inodes.contains(target))
         .count()
-}
-
-/// The resident memory of a process, in bytes.
-fn resident(pid: i32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib: u64 = line
-        .unwrap()
-        .trim()
-        .trim_end_matches(" kB")
-        .parse()
-        .unwrap();
-    kib * 1024
 }
 
 fn request(method: &str, path: &str, fields: &str, body: usize) -> Vec<u8> {

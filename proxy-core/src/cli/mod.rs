@@ -53,9 +53,9 @@ enum Command {
         /// Read the state that this descriptor holds, and change nothing.
         #[arg(long, hide = true, value_name = "FD", conflicts_with = "resume")]
         check_state: Option<i32>,
-        /// A socket that was left open: listener=FD or connection=FD.
+        /// A socket that was left open: its name and its descriptor.
         #[arg(long, hide = true, conflicts_with_all = ["resume", "check_state"])]
-        given: Vec<supervisor::Given>,
+        given: Vec<supervisor::LeftOpen>,
     },
     /// Serve HTTP for a supervisor (started by it, never by hand).
     #[command(hide = true)]
@@ -160,7 +160,7 @@ pub fn main() -> ExitCode {
             }),
             Format::Text,
         ),
-        Some(Command::Serve { given, .. }) => finish(serve::supervisor(&given), Format::Text),
+        Some(Command::Serve { given, .. }) => finish(serve::supervisor(given), Format::Text),
         Some(Command::Worker { generation }) => finish(serve::worker(generation), Format::Text),
         Some(Command::Status {
             watch,

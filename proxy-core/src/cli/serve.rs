@@ -5,11 +5,11 @@ use std::process::ExitCode;
 use staging::report::{Exit, Failure, Format, finish};
 
 use crate::supervisor::handover::Handed;
-use crate::supervisor::{self, Blocked, Given};
+use crate::supervisor::{self, Blocked, LeftOpen};
 use crate::{telemetry, worker};
 
 /// Runs the supervisor until SIGTERM.
-pub fn supervisor(given: &[Given]) -> Result<Exit, Failure> {
+pub fn supervisor(given: Vec<LeftOpen>) -> Result<Exit, Failure> {
     let blocked = block()?;
     telemetry::start_logging();
     supervisor::serve(super::home()?, given, &blocked)?;

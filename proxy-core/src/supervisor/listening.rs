@@ -1,8 +1,6 @@
 //! Which addresses are listened on follows the rollouts: bound at the request, accepted from once the new generation takes
 //! sockets, closed when another configuration is kept.
 
-use std::os::fd::OwnedFd;
-
 use staging::ownership::{ProcessIdentity, SupervisorRecord};
 use staging::report::Failure;
 
@@ -29,6 +27,7 @@ impl Supervisor {
     /// The rollout's generation takes sockets: its listeners do, too.
     pub(super) fn listeners_open(&mut self, rollout: RolloutId) {
         if self.listeners.activated(rollout) {
+            self.service_manager.store(&mut self.listeners);
             self.announce_listeners();
         }
     }
@@ -54,6 +53,7 @@ impl Supervisor {
                 self.receive_rest(&listener);
                 tracing::info!(address = %listener.address(), "listens no more");
             }
+            self.service_manager.forget(&listener);
             listener.close();
         }
     }
@@ -85,16 +85,16 @@ impl Supervisor {
     }
 }
 
-/// Everything that `server` asks for; what was given is taken up.
+/// Everything that `server` asks for, and what was given beside that.
 pub(super) fn open_listeners(
     server: &Server,
-    given: Vec<OwnedFd>,
+    given: Vec<Listener>,
 ) -> Result<Listeners, ListenError> {
-    let given = given
-        .into_iter()
-        .map(|socket| Listener::from_inherited(socket, None))
-        .collect::<Result<_, _>>()?;
-    Listeners::open(&server.listen, server.unix_mode, given)
+    let listeners = Listeners::open(&server.listen, server.unix_mode, given)?;
+    for listener in listeners.beside() {
+        tracing::info!(address = %listener.address(), "listens, too: it was given, though [server] listen does not name it");
+    }
+    Ok(listeners)
 }
 
 /// What `run/supervisor.json` says.

@@ -54,16 +54,11 @@ impl Supervisor {
     /// A signal asked.
     pub(super) fn obey_signal(&mut self, said: Said) {
         match said {
-            Said::Stop => {
-                tracing::info!(again = self.machine.is_stopping(), "stops");
-                // Who was accepted already is still served.
-                self.offer_waiting(Moment::now());
-                let closing = self.listeners.take_all();
-                self.close_listeners(closing);
-                let timeout = self.config.config.server.stop_timeout;
-                self.machine.stop(Moment::now(), timeout, &mut self.effects);
+            Said::Stop => self.stop(Moment::now()),
+            Said::Reload => {
+                self.service_manager.reload_asked();
+                self.roll_by_signal(RolloutRequest::new(By::Signal));
             }
-            Said::Reload => self.roll_by_signal(RolloutRequest::new(By::Signal)),
             Said::Update => match update_state::read(&self.home) {
                 Ok(state) => match state.pending {
                     Some(pending) => self.roll_to(pending.version, By::Signal),
@@ -123,6 +118,7 @@ impl Supervisor {
     /// Checks everything that can be checked before a process is started, then begins or joins a rollout.
     fn begin(&mut self, request: RolloutRequest) -> Result<RolloutId, Failure> {
         self.check_nonce(request.nonce.as_deref())?;
+        self.refuse_while_stopping()?;
         if let Some(id) = (request.key.as_deref()).and_then(|key| self.rollouts.with_key(key)) {
             // The very same request once more: its first answer was lost on the way.
             return Ok(id);

@@ -97,11 +97,13 @@ impl Supervisor {
         self.tick(now);
         self.carry_out();
         self.offer_waiting(now);
+        self.advance_stop(now);
         self.credit_returns();
         self.turn_away(now);
         self.carry_out();
         self.advance_handover(now);
         self.publish();
+        self.tell_service_manager(now);
     }
 
     /// Lets the machine's deadlines take effect, once everything that was said before they passed is heard.
@@ -194,6 +196,8 @@ impl Supervisor {
                 turn_away,
                 self.retry_at,
                 self.accept_again_at,
+                self.service_manager.next_deadline(),
+                self.stopping.next_deadline(),
             ])
             .flatten()
             .min()

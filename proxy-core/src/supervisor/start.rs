@@ -30,9 +30,11 @@ use super::origin::Origin;
 use super::rollout::{Effect, Machine, Target};
 use super::rollouts::Rollouts;
 use super::run::settings;
+use super::service_manager::{self, Given, ServiceManager};
 use super::signals::Blocked;
 use super::snapshot::Snapshot;
 use super::state::Supervisor;
+use super::stopping::Stopping;
 use super::switchboard::Switchboard;
 
 /// What a supervisor cannot be without.
@@ -54,31 +56,28 @@ pub(super) struct Essentials {
     pub(super) on_event: on_event::Carried,
 }
 
-/// A socket that was left open for a supervisor which knows nothing else of who had it.
+/// A socket that was left open for a supervisor which knows nothing else of who had it: named as a service manager
+/// names what it gives.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Given {
-    /// `listener`, or `connection` for a client that waits.
+pub struct LeftOpen {
+    /// What it is called.
     pub name: String,
     /// Its number.
     pub descriptor: i32,
 }
 
-impl std::str::FromStr for Given {
+impl std::str::FromStr for LeftOpen {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let parts = text
-            .split_once('=')
-            .and_then(|(name, number)| Some((name, number.parse::<i32>().ok()?)));
-        match parts {
-            Some((name @ ("listener" | "connection"), descriptor)) => Ok(Self {
-                name: name.to_owned(),
-                descriptor,
-            }),
-            _ => Err(format!(
-                "`{text}` is neither listener=<descriptor> nor connection=<descriptor>"
-            )),
-        }
+        text.rsplit_once('=')
+            .and_then(|(name, number)| {
+                Some(Self {
+                    name: name.to_owned(),
+                    descriptor: number.parse().ok()?,
+                })
+            })
+            .ok_or_else(|| format!("`{text}` is not <name>=<descriptor>"))
     }
 }
 
@@ -86,14 +85,21 @@ impl std::str::FromStr for Given {
 ///
 /// # Errors
 /// When it cannot start.
-pub fn serve(home: Home, given: &[Given], blocked: &Blocked) -> Result<(), SupervisorError> {
-    let given = given
-        .iter()
-        .map(|given| Ok((given.name.as_str(), inherited(given.descriptor)?)))
-        .collect::<std::io::Result<Vec<_>>>()
-        .map_err(SupervisorError::system(
-            "take over what was left open for it",
-        ))?;
+pub fn serve(
+    home: Home,
+    left_open: Vec<LeftOpen>,
+    blocked: &Blocked,
+) -> Result<(), SupervisorError> {
+    let failed = SupervisorError::system("take what it was given");
+    let mut given = Vec::new();
+    if left_open.is_empty() {
+        // What a service manager said at the start of this process still stands there after an exec, and is true no more.
+        given = service_manager::take(&|name| std::env::var_os(name)).map_err(failed)?;
+    }
+    for LeftOpen { name, descriptor } in left_open {
+        let descriptor = inherited(descriptor).map_err(failed)?;
+        given.push(Given { name, descriptor });
+    }
     keep_inherited_from_workers().map_err(SupervisorError::system("look at its descriptors"))?;
     home.create()?;
     home.check()?;
@@ -106,10 +112,8 @@ pub fn serve(home: Home, given: &[Given], blocked: &Blocked) -> Result<(), Super
         tracing::warn!("{warning}");
     }
     in_runtime(async || {
-        let (listeners, clients): (Vec<_>, Vec<_>) =
-            given.into_iter().partition(|(name, _)| *name == "listener");
-        let listeners = listeners.into_iter().map(|(_, socket)| socket).collect();
-        let listeners = open_listeners(&loaded.config.server, listeners)?;
+        let given = service_manager::sort(given);
+        let listeners = open_listeners(&loaded.config.server, given.listeners)?;
         let control = api::bind(&home)?;
         let identity = ProcessIdentity::current()?;
         let since = staging::clock::now();
@@ -124,8 +128,8 @@ pub fn serve(home: Home, given: &[Given], blocked: &Blocked) -> Result<(), Super
         let rollout = &config.config.rollout;
         let machine = Machine::start(Moment::now(), settings(rollout), target, &mut effects);
         let mut board = Switchboard::new(rollout.queue_limit, rollout.queue_timeout);
-        for (_, socket) in clients {
-            board.arrived_last(Moment::now(), Client::returned(socket));
+        for client in given.connections {
+            board.arrived_last(Moment::now(), Client::returned(client));
         }
         tracing::info!(
             version = %origin.version,
@@ -173,9 +177,12 @@ pub(super) fn in_runtime(
 impl Supervisor {
     /// Everything around what it cannot be without.
     pub(super) fn assemble(
-        essentials: Essentials,
+        mut essentials: Essentials,
         blocked: &Blocked,
     ) -> Result<Self, SupervisorError> {
+        let mut service_manager =
+            ServiceManager::find(&|name| std::env::var_os(name), Moment::now());
+        service_manager.store(&mut essentials.listeners);
         let signals = blocked
             .listen()
             .map_err(SupervisorError::system("read signals"))?;
@@ -214,6 +221,8 @@ impl Supervisor {
             links: BTreeMap::new(),
             board: essentials.board,
             listeners: essentials.listeners,
+            service_manager,
+            stopping: Stopping::default(),
             control: essentials.control,
             rollouts: Rollouts::default(),
             dropped_messages: 0,
@@ -258,14 +267,16 @@ fn raise_descriptor_limit() {
 
 #[cfg(test)]
 mod tests {
-    use super::Given;
+    use super::LeftOpen;
 
     #[test]
-    fn what_is_given_has_a_known_name_and_a_number() {
-        let given: Given = "listener=12".parse().unwrap();
-        assert_eq!((given.name.as_str(), given.descriptor), ("listener", 12));
-        for bad in ["", "listener", "listener=", "listener=x", "lock=3"] {
-            assert!(bad.parse::<Given>().is_err(), "{bad}");
+    fn what_is_left_open_has_a_name_and_a_number() {
+        for (text, name) in [("listener=12", "listener"), ("=12", ""), ("a=b=12", "a=b")] {
+            let given: LeftOpen = text.parse().unwrap();
+            assert_eq!((given.name.as_str(), given.descriptor), (name, 12));
+        }
+        for bad in ["", "listener", "listener=", "listener=x", "12"] {
+            assert!(bad.parse::<LeftOpen>().is_err(), "{bad}");
         }
     }
 }

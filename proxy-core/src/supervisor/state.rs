@@ -26,8 +26,10 @@ use super::on_event::Runner;
 use super::origin::Origin;
 use super::rollout::{Effect, Event, Generation, Machine};
 use super::rollouts::Rollouts;
+use super::service_manager::ServiceManager;
 use super::signals::Signals;
 use super::snapshot::Snapshot;
+use super::stopping::Stopping;
 use super::switchboard::Switchboard;
 
 /// Why a generation or a rollout last failed.
@@ -58,6 +60,8 @@ pub(super) struct Supervisor {
     pub(super) links: BTreeMap<Generation, Link>,
     pub(super) board: Switchboard<Client>,
     pub(super) listeners: Listeners,
+    pub(super) service_manager: ServiceManager,
+    pub(super) stopping: Stopping,
     pub(super) rollouts: Rollouts,
     /// Channel messages that were dropped.
     pub(super) dropped_messages: u64,

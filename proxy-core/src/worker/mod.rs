@@ -23,7 +23,7 @@ use crate::channel::{
     Addressee, Blame, Channel, Datagram, SendFailure, ToSupervisor, ToWorker, decode, encode,
 };
 use crate::config::Config;
-use crate::descriptors::take_worker_descriptors;
+use crate::descriptors::{WorkerDescriptors, take_worker_descriptors};
 use crate::gateway::Gateway;
 use crate::relay::{Load, Relay};
 
@@ -64,6 +64,18 @@ pub enum WorkerError {
 /// When it could not start, or had to say `fatal`.
 pub fn run(generation: u64, home: Home) -> Result<(), WorkerError> {
     let descriptors = take_worker_descriptors().map_err(WorkerError::Inherit)?;
+    run_on(descriptors, generation, home)
+}
+
+/// [`run`] on descriptors that were taken over already.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_on(
+    descriptors: WorkerDescriptors,
+    generation: u64,
+    home: Home,
+) -> Result<(), WorkerError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

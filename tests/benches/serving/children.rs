@@ -14,7 +14,7 @@ pub struct Role {
 }
 
 impl Role {
-    fn start(arguments: &[&str]) -> Self {
+    pub fn start(arguments: &[&str]) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(arguments)
             .stdin(Stdio::piped())
@@ -32,7 +32,7 @@ impl Role {
         i32::try_from(self.child.id()).unwrap()
     }
 
-    fn line(&mut self) -> String {
+    pub fn line(&mut self) -> String {
         let mut line = String::new();
         self.lines.read_line(&mut line).unwrap();
         line

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use harness::machine::{self, find};
 use harness::{Proxy, Starting, TestHome};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::processes;
 use super::wire::{Request, Want};
 
 /// Starts a program after what belongs to its start.
@@ -108,7 +108,7 @@ impl Stage<'_> {
         };
         running.wait_until_it_answers(name);
         if let Some(root) = running.pids.first() {
-            running.pids = processes::tree(*root);
+            running.pids = machine::tree(*root);
         }
         running
     }
@@ -236,17 +236,17 @@ backend provider
 impl Running {
     /// What the processes used so far, in nanoseconds: all of them, and the root alone.
     pub fn processor_time(&self) -> (u64, u64) {
-        let all = self.pids.iter().map(|pid| processes::processor_time(*pid));
+        let all = self.pids.iter().map(|pid| machine::processor_time(*pid));
         let root = self.pids.first();
         (
             all.sum(),
-            root.map_or(0, |pid| processes::processor_time(*pid)),
+            root.map_or(0, |pid| machine::processor_time(*pid)),
         )
     }
 
     /// What the processes hold, in KiB.
     pub fn memory_kib(&self) -> u64 {
-        let all = self.pids.iter().map(|pid| processes::memory_kib(*pid));
+        let all = self.pids.iter().map(|pid| machine::memory_kib(*pid));
         all.sum()
     }
 
@@ -304,13 +304,4 @@ fn ask(address: SocketAddrV4, request: &[u8]) -> std::io::Result<bool> {
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()
-}
-
-/// Where a program is: ordinary users have no `sbin` in their path.
-pub fn find(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .chain(["/usr/sbin", "/usr/local/sbin", "/sbin"].map(PathBuf::from))
-        .map(|folder| folder.join(program))
-        .find(|file| file.is_file())
 }

@@ -12,11 +12,9 @@ mod contestants;
 mod load;
 mod measure;
 mod options;
-mod processes;
 mod reactor;
 mod report;
 mod scenarios;
-mod tracing;
 mod upstream;
 mod wire;
 
@@ -26,7 +24,7 @@ use std::time::Instant;
 
 use children::Upstream;
 use contestants::{Name, Stage};
-use harness::{TestHome, binaries};
+use harness::{TestHome, binaries, machine};
 use measure::{Sample, Traced};
 use options::Options;
 use report::Rounds;
@@ -152,10 +150,10 @@ fn calm_sample(
     let deadline = Instant::now() + options.calm;
     loop {
         let running = stage.start(name);
-        processes::wait_for_calm(stage.cores, deadline);
+        machine::wait_for_calm(stage.cores, deadline);
         let plan = scenario.plan(running.address, options.quick);
         let sample = measure::sample(scenario, &plan, &running, upstream, stage.cores);
-        let disturbed = |sample: &Sample| sample["beside"] > processes::CALM;
+        let disturbed = |sample: &Sample| sample["beside"] > machine::CALM;
         if !sample.as_ref().is_ok_and(disturbed) || Instant::now() > deadline {
             return sample;
         }
@@ -173,7 +171,7 @@ fn trace<'a>(
     for scenario in scenarios {
         for name in names.iter().filter(|name| **name != Name::Direct) {
             let running = stage.start(*name);
-            processes::wait_for_calm(stage.cores, Instant::now() + options.calm);
+            machine::wait_for_calm(stage.cores, Instant::now() + options.calm);
             let plan = scenario.plan(running.address, options.quick);
             match measure::traced(scenario, &plan, &running, stage.home.folder()) {
                 Ok(traced) => all.push((scenario, *name, traced)),

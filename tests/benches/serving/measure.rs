@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use harness::machine;
+use harness::tracing::{Calls, Tracing};
+
 use super::children::{Load, Upstream};
 use super::contestants::Running;
 use super::load::{Kind, Outcome, Plan, Said};
-use super::processes;
 use super::scenarios::Scenario;
-use super::tracing::{Calls, Tracing};
 
 /// Figures by the key of their column.
 pub type Sample = BTreeMap<&'static str, f64>;
@@ -34,9 +35,9 @@ impl Reading {
             at: Instant::now(),
             all,
             root,
-            load: processes::processor_time(load.pid()),
-            upstream: processes::processor_time(upstream.pid()),
-            busy: processes::machine_busy(),
+            load: machine::processor_time(load.pid()),
+            upstream: machine::processor_time(upstream.pid()),
+            busy: machine::machine_busy(),
         }
     }
 }

@@ -9,6 +9,9 @@
 //! change the words: `told-by=<file>` adds those of a file that a test may rewrite meanwhile, and
 //! `first=<count>@<file>` ends all faults once so many workers have started, counted in that file.
 //! `ready-when=<file>` is no fault: the worker is ready once that file is there.
+//!
+//! With the word `real` it is a real worker in all it does, until a file appears: `exit-when=<file>`,
+//! `fatal-when=<file>`, and `deaf-when=<file>`, which ends its channel.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -19,6 +22,7 @@ use std::time::Duration;
 use rollproxy::channel::{
     Addressee, Blame, Channel, Datagram, Id, ToSupervisor, ToWorker, decode, encode,
 };
+use rollproxy::descriptors::WorkerDescriptors;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 
@@ -82,6 +86,9 @@ fn worker(faults: Faults, generation: u64) -> ExitCode {
     let Ok(descriptors) = rollproxy::descriptors::take_worker_descriptors() else {
         return ExitCode::from(2);
     };
+    if faults.have("real") {
+        return real_worker(&faults, descriptors, generation);
+    }
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -106,6 +113,50 @@ fn worker(faults: Faults, generation: u64) -> ExitCode {
         .run()
         .await
     })
+}
+
+/// The real worker in this process, and beside it whatever is to end it.
+fn real_worker(faults: &Faults, descriptors: WorkerDescriptors, generation: u64) -> ExitCode {
+    let Ok(home) = staging::home::Home::from_env(&|name| std::env::var_os(name)) else {
+        return ExitCode::from(2);
+    };
+    let us = Addressee {
+        generation,
+        pid: std::process::id(),
+    };
+    type End = fn(&OwnedFd, Addressee);
+    let ends: [(&str, End); 3] = [
+        ("exit-when", |_, _| std::process::exit(CRASHED.into())),
+        ("fatal-when", |channel, us| {
+            let fatal = ToSupervisor::Fatal {
+                reason: "this worker is faulty on purpose".into(),
+                blame: Blame::Package,
+            };
+            // If it cannot be said, the test does not hear it.
+            let _ = rustix::io::write(channel, &encode(&fatal, us));
+            std::process::exit(1);
+        }),
+        ("deaf-when", |channel, _| {
+            let _ = rustix::net::shutdown(channel, rustix::net::Shutdown::Both);
+        }),
+    ];
+    for (word, end) in ends {
+        let (Some(file), Ok(channel)) = (faults.value(word), descriptors.channel.try_clone())
+        else {
+            continue;
+        };
+        let file = Path::new(file).to_owned();
+        std::thread::spawn(move || {
+            while !file.exists() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            end(&channel, us);
+        });
+    }
+    match rollproxy::worker::run_on(descriptors, generation, home) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
 }
 
 /// What is to go wrong.

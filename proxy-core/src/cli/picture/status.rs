@@ -210,7 +210,7 @@ fn who(by: By) -> &'static str {
         By::Signal => "a signal",
         By::Recovery => "the supervisor (recovery)",
         By::Pending => "the supervisor (pending)",
-        By::Selection => "the supervisor (selection)",
+        By::Selection => "the supervisor (selected)",
     }
 }
 

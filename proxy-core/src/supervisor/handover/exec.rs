@@ -7,6 +7,8 @@ use std::path::Path;
 
 use rustix::io::FdFlags;
 
+use crate::descriptors::inherited;
+
 /// What the next image is told by its arguments. The same for every version, for ever.
 #[derive(Debug, Clone, Copy)]
 pub struct Inheritance<'a> {
@@ -102,6 +104,23 @@ fn execute(program: &Path, arguments: &[CString], keep: &[BorrowedFd<'_>]) -> st
         let _ = rustix::io::fcntl_setfd(descriptor, FdFlags::CLOEXEC);
     }
     error
+}
+
+/// The same for a program that has nothing but what it was told by its arguments.
+///
+/// # Errors
+/// Returns only when it could not be done.
+pub fn give_back(state: i32, back: i32, why: &str) -> std::io::Error {
+    match (inherited(state), inherited(back)) {
+        (Ok(state), Ok(back)) => {
+            let inheritance = Inheritance {
+                state: state.as_fd(),
+                back: back.as_fd(),
+            };
+            go_back(inheritance, &[], why)
+        }
+        (Err(error), _) | (_, Err(error)) => error,
+    }
 }
 
 /// The executable of this process, by descriptor: the file may go.

@@ -39,6 +39,7 @@ use super::state::Supervisor;
 
 pub use book::Book;
 pub use check::check;
+pub use exec::give_back;
 pub(super) use exec::own_executable;
 pub use pause::AdmissionState;
 pub(super) use resume::strays;
@@ -329,7 +330,7 @@ impl Supervisor {
     fn facts(&self, to: &PackageVersion) -> Facts {
         let known = |link: &super::link::Link| link.load.exchanges;
         Facts {
-            stopping: self.machine.is_stopping(),
+            stopping: self.is_stopping(),
             settled: self.machine.is_settled() && self.effects.is_empty(),
             filing: self.is_filing(),
             program: match self.origin.executable_of(&self.home, to) {

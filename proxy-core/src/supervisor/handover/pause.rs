@@ -169,13 +169,14 @@ impl Supervisor {
         let (_, listeners) = self.listeners.carried();
         let keep: Vec<_> = listeners
             .into_iter()
-            .map(|(socket, _)| ("listener", socket))
+            .map(|(socket, named)| (named.given_name(), socket))
             .chain(
                 self.board
                     .waiting()
                     .map(|client| ("connection", client.as_fd())),
             )
             .collect();
+        // What it still has to tell is lost: the new program knows nothing of it.
         tracing::info!(program = %program.display(), sockets = keep.len(), "starts anew");
         let error = exec::start_anew(program, &keep);
         format!("{}: {error}", program.display())

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use crate::config::ListenAddress;
 
 use super::super::rollout::RolloutId;
+use super::super::service_manager::LISTENER;
 use super::plan::{Change, Named, Use, Wish, plan_change, uses};
 use super::{ListenError, Listener};
 
@@ -62,6 +63,13 @@ impl Listeners {
         for (at, entry) in keep {
             all.held[at].listener.named.asked = Some(entry);
         }
+        for held in &mut all.held {
+            // Bound for another configuration: there until one is kept that does not want it.
+            let named = &mut held.listener.named;
+            if named.asked.is_none() && !named.lent {
+                named.asked = Some(named.bound.clone());
+            }
+        }
         for listener in bind_all(&bind, mode, &all.held, all.held.is_empty())? {
             all.held.push(Held {
                 listener,
@@ -82,8 +90,13 @@ impl Listeners {
         let held = sockets
             .into_iter()
             .map(|(socket, named)| {
+                let mut listener = Listener::from_inherited(socket, named.asked.clone())?;
+                listener.named = Named {
+                    bound: listener.named.bound,
+                    ..named
+                };
                 Ok(Held {
-                    listener: Listener::from_inherited(socket, named.asked)?,
+                    listener,
                     accepts: true,
                 })
             })
@@ -129,6 +142,31 @@ impl Listeners {
         };
         self.accepting()
             .filter(move |listener| beside(listener.named()))
+    }
+
+    /// Names those that no service manager keeps yet, for it to keep them: each name with a descriptor to send.
+    pub fn name_unstored(&mut self) -> Vec<(String, std::io::Result<OwnedFd>)> {
+        let mut taken: Vec<String> = self
+            .held
+            .iter()
+            .filter_map(|held| held.listener.named.stored.clone())
+            .collect();
+        let mut named = Vec::new();
+        for Held { listener, accepts } in &mut self.held {
+            if !*accepts || listener.named.lent || listener.named.stored.is_some() {
+                continue;
+            }
+            let Some(name) = (1_u32..)
+                .map(|number| format!("{LISTENER}-{number}"))
+                .find(|name| !taken.contains(name))
+            else {
+                continue;
+            };
+            taken.push(name.clone());
+            listener.named.stored = Some(name.clone());
+            named.push((name, listener.as_fd().try_clone_to_owned()));
+        }
+        named
     }
 
     /// Binds what is wanted and not there yet. Nothing is accepted from it.

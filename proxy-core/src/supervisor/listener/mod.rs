@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::task::{Context, Poll};
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
 use tokio::io::unix::AsyncFd;
 
 use crate::config::ListenAddress;
@@ -49,11 +49,7 @@ impl Listener {
             }
         };
         let bound = bound_address(&socket).unwrap_or_else(|| asked.clone());
-        let named = Named {
-            asked: Some(asked.clone()),
-            bound,
-        };
-        Self::watched(socket, named, file)
+        Self::watched(socket, Named::new(Some(asked.clone()), bound), file)
     }
 
     /// One that was made by somebody else: by a service manager, or by this process before an exec.
@@ -80,7 +76,21 @@ impl Listener {
             ListenAddress::Unix(path) => unix::SocketFile::at(path),
             ListenAddress::Tcp(_) => None,
         };
-        Self::watched(socket, Named { asked, bound }, file)
+        Self::watched(socket, Named::new(asked, bound), file)
+    }
+
+    /// A service manager keeps it under this name.
+    #[must_use]
+    pub fn stored_as(mut self, name: String) -> Self {
+        self.named.stored = Some(name);
+        self
+    }
+
+    /// A service manager listens on it itself.
+    #[must_use]
+    pub fn lent(mut self) -> Self {
+        self.named.lent = true;
+        self
     }
 
     fn watched(
@@ -156,7 +166,16 @@ impl Listener {
     }
 
     /// Closes it. What waits in the backlog is reset: accept it first. The file of a Unix socket goes, too.
+    ///
+    /// Others may hold it, too: a service manager that keeps it for us. So it stops listening first, or connections
+    /// would go on being made that nobody takes. One that is lent is its owner's.
     pub fn close(self) {
+        if self.named.lent {
+            return;
+        }
+        if let Err(error) = rustix::net::shutdown(self.socket.get_ref(), Shutdown::Both) {
+            tracing::debug!(%error, address = %self.named.bound, "cannot stop listening");
+        }
         if let Some(file) = self.file {
             file.remove();
         }

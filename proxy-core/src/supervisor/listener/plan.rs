@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::ListenAddress;
 
 use super::super::rollout::RolloutId;
+use super::super::service_manager::LISTENER;
 
 /// What a listener is called: by the configuration, and by the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,6 +16,32 @@ pub struct Named {
     pub asked: Option<ListenAddress>,
     /// What it is bound to.
     pub bound: ListenAddress,
+    /// The name under which a service manager keeps it for the next supervisor.
+    #[serde(default)]
+    pub stored: Option<String>,
+    /// A service manager listens on it itself and only lets us accept: it stays open when we close it.
+    #[serde(default)]
+    pub lent: bool,
+}
+
+impl Named {
+    pub(super) fn new(asked: Option<ListenAddress>, bound: ListenAddress) -> Self {
+        Self {
+            asked,
+            bound,
+            stored: None,
+            lent: false,
+        }
+    }
+
+    /// The name under which another program is given it, so that it treats it as we do.
+    pub fn given_name(&self) -> &str {
+        match &self.stored {
+            Some(name) => name,
+            None if self.lent => "lent",
+            None => LISTENER,
+        }
+    }
 }
 
 /// What becomes of listeners when others are wanted.
@@ -135,18 +162,9 @@ mod tests {
         texts
             .iter()
             .map(|text| match text.split_once('>') {
-                Some(("", bound)) => Named {
-                    asked: None,
-                    bound: address(bound),
-                },
-                Some((asked, bound)) => Named {
-                    asked: Some(address(asked)),
-                    bound: address(bound),
-                },
-                None => Named {
-                    asked: Some(address(text)),
-                    bound: address(text),
-                },
+                Some(("", bound)) => Named::new(None, address(bound)),
+                Some((asked, bound)) => Named::new(Some(address(asked)), address(bound)),
+                None => Named::new(Some(address(text)), address(text)),
             })
             .collect()
     }

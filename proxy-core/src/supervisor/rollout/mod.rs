@@ -210,20 +210,27 @@ impl Machine {
     pub fn stop(&mut self, now: Moment, timeout: Duration, effects: &mut Vec<Effect>) {
         let again = std::mem::replace(&mut self.stopping, true);
         self.recovery_due = None;
+        if !again {
+            // Nobody will take over what those that drain already would give back.
+            let drain = self
+                .draining()
+                .map(|worker| Effect::Drain(worker.generation));
+            effects.extend(drain);
+        }
         if let Some(candidate) = self.candidate.take() {
             if let Errand::Rollout(rollout) = candidate.errand {
                 effects.push(deferred(rollout, &candidate.worker));
             }
             self.end(now, candidate.worker, effects);
         }
-        let active = self.active.take().map(|active| {
+        let serving = self.active.take().map(|active| {
             if let Standing::Probation(probation) = active.standing {
                 effects.push(deferred(probation.rollout, &active.worker));
             }
             active.worker
         });
         let late = self.taking_over.take().map(|late| late.worker);
-        for worker in [active, self.standby.take(), late].into_iter().flatten() {
+        for worker in [serving, self.standby.take(), late].into_iter().flatten() {
             self.drain(now, worker, effects);
         }
         let last = now + timeout;

@@ -73,6 +73,7 @@ pub struct Outcome {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Quantiles {
     pub p50: u64,
+    pub p95: u64,
     pub p99: u64,
     pub max: u64,
 }
@@ -86,6 +87,7 @@ impl Quantiles {
         };
         Self {
             p50: at(0.5).unwrap_or(0),
+            p95: at(0.95).unwrap_or(0),
             p99: at(0.99).unwrap_or(0),
             max: at(1.0).unwrap_or(0),
         }

@@ -436,7 +436,8 @@ fn stopping_in_a_probation_or_a_take_over_defers_once_and_everyone_drains() {
     handle(&mut machine, 10, 2, Event::TransferUnanswered);
     let mut effects = Vec::new();
     machine.stop(at(20), Duration::from_secs(90), &mut effects);
-    assert_eq!(effects, [Effect::Drain(1)]);
+    // Who drains already is told as well: nobody will take over what it would give back.
+    assert_eq!(effects, [Effect::Drain(2), Effect::Drain(1)]);
     // Said on the way out: it does not serve again.
     handle(&mut machine, 21, 1, Event::Activated);
     assert_eq!(places(&machine), [None; 4]);

@@ -1,6 +1,7 @@
-//! What the kernel says about processes: which belong together, what they used, what they hold.
+//! What benches ask the kernel: which processes belong together, what they used and hold, and whether others disturb.
 
 use std::fs::read_to_string;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Work of others that disturbs nobody, in percent of the machine.
@@ -74,4 +75,13 @@ fn stat(pid: i32) -> Option<Vec<String>> {
     let text = read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = text.rsplit_once(") ")?;
     Some(fields.split(' ').map(str::to_owned).collect())
+}
+
+/// Where a program is: ordinary users have no `sbin` in their path.
+pub fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/usr/local/sbin", "/sbin"].map(PathBuf::from))
+        .map(|folder| folder.join(program))
+        .find(|file| file.is_file())
 }

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::contestants::find;
+use crate::machine::find;
 
 /// Calls by name.
 pub type Calls = BTreeMap<String, u64>;
