@@ -9,7 +9,8 @@ use harness::{
 };
 use serde_json::json;
 
-/// Generation 2 serves, and generation 1 drains for as long as the stream is held.
+/// Generation 2 serves, and generation 1 drains for as long as the stream is held. Whatever is rolled to next
+/// has a long probation.
 async fn draining(upstream: &Upstream) -> (TestHome, Proxy, HeldStream) {
     let home = TestHome::new();
     home.configure_upstream(&upstream.url(), "");
@@ -17,6 +18,7 @@ async fn draining(upstream: &Upstream) -> (TestHome, Proxy, HeldStream) {
     home.select("1.0.0");
     let proxy = Proxy::start(&home).await;
     let held = HeldStream::open(proxy.address, upstream).await;
+    home.configure_upstream(&upstream.url(), "[rollout]\nprobation = \"10m\"\n");
     proxy.roll(same_version()).await.unwrap();
     (home, proxy, held)
 }
@@ -132,7 +134,6 @@ async fn nobody_but_a_draining_generation_can_be_ended() {
     let (home, proxy, held) = draining(&upstream).await;
     let ready = home.folder().join("ready");
     home.install_faulty("1.1.0", &format!("ready-when={}", ready.display()));
-    home.configure_upstream(&upstream.url(), "[rollout]\nprobation = \"10m\"\n");
     let verdict = proxy.roll_begun(by_person("1.1.0")).await;
     until("the candidate runs", || {
         proxy.rolling().candidate.is_some_and(|place| place.pid > 0)

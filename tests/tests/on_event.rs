@@ -283,3 +283,40 @@ async fn another_command_is_told_from_the_rollout_on_that_named_it_and_none_when
     let lines = std::fs::read_to_string(&other).unwrap();
     assert_eq!((lines.lines().count(), told(&home).len()), (1, 1));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_being_told_and_what_waits_outlive_the_supervisors_own_replacement() {
+    let script = "echo $$ >> pids; while ! test -e go; do sleep 0.05; done; cat >> told";
+    let (home, proxy) = telling(script, "").await;
+    proxy.roll(same_version()).await.unwrap();
+    proxy.roll(same_version()).await.unwrap();
+    let pids = home.folder().join("pids");
+    let first: i32 = until_some("the command runs", || {
+        std::fs::read_to_string(&pids).ok()?.trim().parse().ok()
+    })
+    .await;
+    home.tool("rollproxy")
+        .args(["restart", "--supervisor"])
+        .run()
+        .await
+        .expect(0);
+    assert!(process::is_alive(first), "it goes on");
+    assert_eq!(told(&home).len(), 0);
+    std::fs::write(home.folder().join("go"), "").unwrap();
+    let second = told_last(&home, 2).await;
+    assert_eq!(
+        (&told(&home)[0]["rollout"], &second["rollout"]),
+        (&json!(1), &json!(2))
+    );
+    // Nobody's child is left unreaped.
+    until("only the worker is left", || {
+        let status = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
+            let path = entry.ok()?.path();
+            let stat = std::fs::read_to_string(path.join("stat")).ok()?;
+            let (_, rest) = stat.rsplit_once(") ")?;
+            (rest.split(' ').nth(1)? == proxy.pid().to_string()).then_some(())
+        });
+        status.count() == 1
+    })
+    .await;
+}
