@@ -266,7 +266,8 @@ async fn it_hears_of_the_start_of_rollouts_that_are_kept_and_fail_and_of_the_sto
     assert_eq!(ask(proxy.address).await, Asked::Refused);
     held.finish(&upstream).await;
     assert_eq!(proxy.ended().await, Some(0));
-    manager.said_until("STATUS=stops").await;
+    assert_eq!(manager.said().await, "STATUS=stops");
+    manager.receive();
     assert_eq!(manager.heard.len(), 0);
 }
 
