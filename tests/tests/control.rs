@@ -436,14 +436,6 @@ async fn without_a_supervisor_the_commands_say_so_and_show_what_it_last_was() {
 async fn a_restart_says_what_of_the_new_configuration_it_did_not_take() {
     let (home, proxy, _ready) = serving().await;
     let text = std::fs::read_to_string(home.home.config_file()).unwrap();
-    let other = text.replace("127.0.0.1:0", "127.0.0.1:1");
-    std::fs::write(home.home.config_file(), other).unwrap();
-    let told = home.tool("rollproxy").arg("restart").run().await.expect(0);
-    assert!(
-        told.stdout.contains("[server] listen was changed"),
-        "{}",
-        told.text()
-    );
     let typo = format!("{text}\n[[route]]\npath = \"/v1/*\"\n");
     std::fs::write(home.home.config_file(), typo).unwrap();
     let told = home.tool("rollproxy").arg("restart").run().await.expect(0);

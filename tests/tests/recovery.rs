@@ -102,6 +102,37 @@ async fn the_last_kept_version_is_recovered_even_when_the_tree_we_came_from_is_g
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_running_versions_own_tree_may_go_before_and_after_a_handover() {
+    let home = TestHome::new();
+    home.configure("[rollout]\nrecovery_min = \"50ms\"\n");
+    for version in ["1.0.0", "1.1.0"] {
+        home.install_proxy(version);
+    }
+    home.select("1.0.0");
+    let proxy = Proxy::start(&home).await;
+    for version in ["1.0.0", "1.1.0"] {
+        if version != "1.0.0" {
+            let verdict = proxy.roll(by_person(version)).await.unwrap();
+            assert_eq!(verdict.verdict, Outcome::Kept);
+            until("the supervisor has followed", || {
+                proxy
+                    .status()
+                    .is_some_and(|status| status.supervisor_version.to_string() == version)
+            })
+            .await;
+        }
+        staging::files::remove_tree(&home.home.package(&version.parse().unwrap())).unwrap();
+        for _ in 0..2 {
+            let killed = proxy.active();
+            process::send(proxy.active_pid(), Signal::SIGKILL);
+            assert!(ask(proxy.address).await.is_well());
+            let active = proxy.serves_after(killed.generation).await;
+            assert_eq!(active.version.to_string(), version);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_that_dies_or_hangs_up_whenever_it_is_active_is_started_again_until_one_stays() {
     let upstream = Upstream::start().await.unwrap();
     let home = TestHome::new();

@@ -169,11 +169,12 @@ fn show_step(step: &Step, format: Format) {
     match format {
         Format::Json => show_json(step),
         Format::Text => line(&format!(
-            "  {:<10} generation {} ({})",
+            "  {:<10} generation {} ({}){}",
             step.step,
             step.generation
                 .map_or("-".to_owned(), |generation| generation.to_string()),
-            step.version
+            step.version,
+            (step.detail.as_ref()).map_or(String::new(), |detail| format!(": {detail}"))
         )),
     }
 }

@@ -77,7 +77,15 @@ impl Supervisor {
                 if step == "activated" {
                     self.listeners_open(rollout);
                 }
-                self.rollouts.step(rollout, step, generation, version);
+                // Whoever waits would otherwise hear nothing for that long, and not know why.
+                let detail = (self.machine.probation())
+                    .filter(|_| step == "probation")
+                    .map(|probation| {
+                        let left = probation.until.until(Moment::now()).as_secs_f64();
+                        format!("kept in {left:.0} s if nothing goes wrong until then")
+                    });
+                self.rollouts
+                    .step(rollout, step, generation, version, detail);
             }
             Effect::Conclude(conclusion) => self.conclude(conclusion),
             Effect::Recovered { generation, target } => {

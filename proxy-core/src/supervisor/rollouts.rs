@@ -93,6 +93,7 @@ impl Rollouts {
         step: &str,
         generation: Generation,
         version: PackageVersion,
+        detail: Option<String>,
     ) {
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
@@ -103,7 +104,7 @@ impl Rollouts {
             generation: Some(generation),
             version,
             at: staging::clock::now(),
-            detail: None,
+            detail,
         };
         // A watcher that went away is no reason to stop.
         entry

@@ -96,7 +96,7 @@ async fn acts(programs: &Programs, show: &Show) -> Result<(Vec<Line>, crowd::Tot
         proxy.address()
     ));
 
-    let crowd = Crowd::gather(proxy.address(), ACT * 7);
+    let crowd = Crowd::gather(proxy.address(), ACT * 8);
     let watching = show.watch(&proxy, &crowd);
     for version in &RELEASES[1..] {
         crowd.join_in(ACT).await;

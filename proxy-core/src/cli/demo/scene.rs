@@ -78,12 +78,13 @@ impl Scene {
         self.folder.path().join("feed")
     }
 
-    /// Adds to what `init` wrote: a free port, and the embedded provider behind both providers' routes.
+    /// Adds to what `init` wrote: a free port, the embedded provider behind both providers' routes, and a probation
+    /// that is short enough to watch.
     fn configure(&self, upstream: &str) -> Result<()> {
         let path = self.home.config_file();
         let written = std::fs::read_to_string(&path).unwrap_or_default();
         let text = format!(
-            "{written}\n[server]\nlisten = [\"127.0.0.1:0\"]\n\n[upstreams.anthropic]\nurl = \"{upstream}\"\n\n[upstreams.openai]\nurl = \"{upstream}\"\n"
+            "{written}\n[server]\nlisten = [\"127.0.0.1:0\"]\n\n[upstreams.anthropic]\nurl = \"{upstream}\"\n\n[upstreams.openai]\nurl = \"{upstream}\"\n\n[rollout]\nprobation = \"2s\"\n"
         );
         std::fs::write(&path, text).map_err(|error| failed(format!("{}: {error}", path.display())))
     }

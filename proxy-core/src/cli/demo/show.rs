@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use control::types::{Rolling, Status};
+use control::types::{PlaceName, Status};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use staging::report::line;
 
@@ -64,7 +64,7 @@ impl Show {
                         Some(bar) => bar.set_message(picture(&status, &seen)),
                         None => {
                             // Elsewhere a line whenever the places change.
-                            let places = in_one_line(&status.rolling);
+                            let places = in_one_line(&status);
                             if places != last {
                                 line(&format!("    {places}   {}", alive(&seen)));
                                 last = places;
@@ -113,18 +113,15 @@ fn alive(seen: &Seen) -> String {
     )
 }
 
-fn in_one_line(rolling: &Rolling) -> String {
-    let mut places = Vec::new();
-    let named = rolling
-        .active
-        .iter()
-        .map(|place| ("active", place))
-        .chain(rolling.candidate.iter().map(|place| ("candidate", place)))
-        .chain(rolling.draining.iter().map(|place| ("draining", place)));
-    for (name, place) in named {
+fn in_one_line(status: &Status) -> String {
+    let rolling = &status.rolling;
+    let mut places = vec![format!("supervisor {}", status.supervisor_version)];
+    for (name, place) in rolling.places() {
         places.push(format!(
-            "{name} {} (gen {})",
-            place.version, place.generation
+            "{} {} (gen {})",
+            name.word(),
+            place.version,
+            place.generation
         ));
     }
     places.join(", ")
@@ -133,26 +130,22 @@ fn in_one_line(rolling: &Rolling) -> String {
 fn picture(status: &Status, seen: &Seen) -> String {
     let rolling = &status.rolling;
     let mut rows = vec![String::new()];
-    let named = rolling
-        .active
-        .iter()
-        .map(|place| ("active", "●", place))
-        .chain(
-            rolling
-                .candidate
-                .iter()
-                .map(|place| ("candidate", "◌", place)),
-        )
-        .chain(
-            rolling
-                .draining
-                .iter()
-                .map(|place| ("draining", "◐", place)),
-        );
-    for (name, dot, place) in named {
+    rows.push(format!(
+        "  supervisor {} (pid {})",
+        status.supervisor_version, status.supervisor_pid
+    ));
+    for (name, place) in rolling.places() {
+        let dot = match name {
+            PlaceName::Active => "●",
+            PlaceName::Candidate => "◌",
+            PlaceName::Standby => "◉",
+            PlaceName::Draining => "◐",
+            PlaceName::Unknown => "?",
+        };
         let shown = usize::try_from(place.streams).unwrap_or(0).min(60);
         rows.push(format!(
-            "  {dot} {name:<10} {:<8} gen {:<3} {:>4} streams {}",
+            "  {dot} {:<10} {:<8} gen {:<3} {:>4} streams {}",
+            name.word(),
             place.version.to_string(),
             place.generation,
             place.streams,

@@ -15,8 +15,12 @@ pub fn streams(streams: &Streams, look: Look) -> String {
 
 /// One generation: how many streams, and the oldest of them.
 pub fn held(held: &Held, look: Look) -> String {
+    let counted_when = match held.unknown {
+        Some(_) => "last counted ",
+        None => "",
+    };
     let head = format!(
-        "generation {} ({}, {}): {}",
+        "generation {} ({}, {}): {counted_when}{}",
         held.generation,
         held.place.word(),
         held.version,
