@@ -296,9 +296,22 @@ async fn the_permissions_of_a_unix_socket_are_a_setting_and_a_file_in_its_place_
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
 
     std::fs::remove_file(&path).unwrap();
-    let _proxy = Proxy::start(&home).await;
-    let mode = std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
-    assert_eq!(mode, 0o666);
+    let proxy = Proxy::start(&home).await;
+    let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(), 0o666);
+    let mut client = UnixClient::connect(&path);
+    assert!(is_well(&client.ask()));
+
+    let text = std::fs::read_to_string(home.home.config_file()).unwrap();
+    let text = text.replace("0666", "0640") + "[rollout]\nprobation = \"0\"\n";
+    std::fs::write(home.home.config_file(), text).unwrap();
+    proxy.roll(same_version()).await.unwrap();
+    assert_eq!(
+        mode(),
+        0o640,
+        "the very same socket, with other permissions"
+    );
+    assert!(is_well(&client.ask()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

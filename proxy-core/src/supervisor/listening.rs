@@ -38,6 +38,7 @@ impl Supervisor {
         if kept {
             // Usually said before, at `activated`.
             self.listeners_open(conclusion.rollout);
+            self.listeners.permit(self.config.config.server.unix_mode);
         }
         let closing = self.listeners.concluded(conclusion.rollout, kept);
         if !closing.is_empty() {

@@ -233,6 +233,15 @@ impl Listeners {
         closing
     }
 
+    /// The files of Unix sockets have these permissions from now on, but for those that are lent.
+    pub fn permit(&self, mode: u32) {
+        for Held { listener, .. } in &self.held {
+            if let Some(file) = listener.file.as_ref().filter(|_| !listener.named.lent) {
+                file.permit(mode);
+            }
+        }
+    }
+
     /// All of them go, and nothing is wanted any more.
     pub fn take_all(&mut self) -> Vec<(Listener, bool)> {
         let all = std::mem::take(self).held.into_iter();

@@ -30,6 +30,17 @@ impl SocketFile {
         })
     }
 
+    /// Gives it these permissions.
+    pub(super) fn permit(&self, mode: u32) {
+        if Self::at(&self.path).as_ref() != Some(self) {
+            return;
+        }
+        let permissions = std::fs::Permissions::from_mode(mode);
+        if let Err(error) = std::fs::set_permissions(&self.path, permissions) {
+            tracing::warn!(%error, file = %self.path.display(), "cannot set the socket's permissions");
+        }
+    }
+
     /// Removes it, unless somebody else has put another one in its place.
     pub(super) fn remove(&self) {
         if Self::at(&self.path).as_ref() != Some(self) {
@@ -117,6 +128,8 @@ mod tests {
             let (_socket, file) = bind(&path, asked).unwrap();
             assert_eq!(mode(&path), asked);
             UnixStream::connect(&path).unwrap();
+            file.permit(0o640);
+            assert_eq!(mode(&path), 0o640);
             file.remove();
             assert!(!path.exists());
         }
