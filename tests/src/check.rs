@@ -15,11 +15,17 @@ impl TestHome {
             .args(["check", "--format", "json"])
     }
 
-    /// Adds to the end of `config.toml`: first of all to `[update]`, which `init` puts last.
+    /// Adds to `config.toml`: to the table that `more` begins with, if it is there, else to the end, which is
+    /// `[update]` as `init` writes it.
     pub fn configure_more(&self, more: &str) {
         let file = self.home.config_file();
         let text = std::fs::read_to_string(&file).unwrap();
-        std::fs::write(&file, text + more).unwrap();
+        let table = more.lines().next().filter(|line| line.starts_with('['));
+        let text = match table.map(|table| format!("{table}\n")) {
+            Some(table) if text.contains(&table) => text.replacen(&table, more, 1),
+            _ => text + more,
+        };
+        std::fs::write(&file, text).unwrap();
     }
 
     /// Begins a check and waits until the journal has its job at `step`.

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use control::types::{Place, Rolling, RolloutRequest, Status, Verdict};
+use control::supervisor::{Handover, HandoverPhase, HandoverRequest};
+use control::types::{By, Place, Rolling, RolloutRequest, Status, Verdict};
 use control::{Client, ControlError};
 use nix::sys::signal::Signal;
 use tokio::task::JoinHandle;
@@ -192,6 +193,33 @@ impl Proxy {
         // A request that is refused has no step: its end closes the channel.
         let _: Option<()> = heard.recv().await;
         verdict
+    }
+
+    /// Has the supervisor go on as this version; how that ended. The process must be the same.
+    pub async fn hand_over(&self, version: &str) -> Result<Handover, ControlError> {
+        let client = self.started.client.clone();
+        let request = HandoverRequest {
+            version: Some(version.to_owned()),
+            by: By::Person,
+            nonce: None,
+        };
+        let pid = self.pid();
+        let ended = move || {
+            let begun = client.hand_over(&request)?;
+            let status = client.await_handover(&begun)?;
+            assert_eq!(i32::try_from(status.supervisor_pid), Ok(pid));
+            Ok(status.handover.expect("the handover is remembered"))
+        };
+        tokio::task::spawn_blocking(ended).await.unwrap()
+    }
+
+    /// [`Proxy::hand_over`], which must succeed.
+    pub async fn go_on_as(&self, version: &str) -> Handover {
+        let ended = self.hand_over(version).await.unwrap();
+        assert_eq!(ended.phase, HandoverPhase::Moved, "{ended:?}");
+        let now = self.now().supervisor_version.to_string();
+        assert_eq!(now, version);
+        ended
     }
 
     /// The supervisor's pid.

@@ -254,3 +254,56 @@ async fn a_worker_has_its_channel_and_its_configuration_and_no_descriptor_of_the
     client.request().await;
     assert_eq!(client.counts().reused_ok, 1, "{:?}", client.counts());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_tells_what_it_holds_the_oldest_first_and_as_much_as_one_message_carries() {
+    let upstream = Upstream::start().await.unwrap();
+    let home = TestHome::new();
+    let mut config = Config::default();
+    let to = rollproxy::config::Upstream::new(upstream.url());
+    config.upstreams.insert("fixture".into(), to);
+    config.routes = vec![rollproxy::config::Route::new("/v1/*", "fixture")];
+    let mut worker = ByHand::active(&home, &config).await;
+    let streams = async |worker: &mut ByHand, id: u64| {
+        worker.say(&ToWorker::Streams { id });
+        match worker.hear().await {
+            Some(ToSupervisor::Streams {
+                id: answered,
+                total,
+                streams,
+            }) if answered == id => (total, streams),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(streams(&mut worker, 1).await, (0, Vec::new()));
+
+    let long = "x".repeat(300);
+    let mut clients = Vec::new();
+    for number in 0..260_u64 {
+        let mut client = worker.client().await;
+        let ask = format!(
+            "POST /v1/{number:03}/{long}?k=1 HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\n"
+        );
+        client.write_all(ask.as_bytes()).await.unwrap();
+        upstream
+            .wait(|counts| counts.concurrent as u64 > number)
+            .await;
+        clients.push((client, ask.len() as u64));
+    }
+    let (total, told) = streams(&mut worker, 2).await;
+    assert_eq!(total, 260);
+    assert!((100..260).contains(&told.len()), "{}", told.len());
+    for (number, (stream, (client, sent))) in told.iter().zip(&clients).enumerate() {
+        assert_eq!(stream.client, client.local_addr().unwrap().to_string());
+        assert!(stream.route.starts_with(&format!("/v1/{number:03}/xxx")));
+        assert_eq!(stream.route.len(), 200);
+        assert_eq!((stream.bytes_in, stream.bytes_out), (*sent, 0));
+    }
+    assert!(told.is_sorted_by(|one, next| one.age_ms >= next.age_ms));
+    // It listens on meanwhile, and what is over is no longer told.
+    drop(clients);
+    let mut id = 3;
+    while streams(&mut worker, id).await.0 > 0 {
+        id += 1;
+    }
+}

@@ -74,6 +74,11 @@ impl Scene {
         let verdict = self.proxy.roll(request).await.unwrap();
         assert_eq!(verdict.verdict, Outcome::Kept, "{verdict:?}");
         drop(rollout);
+        Self::goes_on(crowd, streams).await;
+    }
+
+    /// Some traffic of every kind.
+    async fn goes_on(crowd: &Crowd, streams: u64) {
         let before = crowd.seen();
         until("the crowd goes on", || {
             let now = crowd.seen();
@@ -137,4 +142,26 @@ async fn an_http2_client_is_told_to_go_and_loses_nothing_else() {
     assert_eq!(report.faults.total(), told, "{:#?}", report.examples);
     assert!((1..=3 * clients as u64).contains(&told), "{told}");
     scene.assert_untouched(&report);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_in_a_crowd_sees_a_new_supervisor() {
+    let scene = Scene::set("probation = \"0\"\nrefresh_supervisor = false\n").await;
+    let crowd = scene.crowd(small()).await;
+    for number in 0..2 {
+        // A generation drains, with streams and WebSockets, when the supervisor goes on as another one.
+        scene.roll(&crowd, 2 * number, 0).await;
+        let generation = scene.proxy.active().generation;
+        for version in ["1.1.0", "1.0.0"] {
+            let rollout = crowd.in_rollout();
+            scene.proxy.go_on_as(version).await;
+            drop(rollout);
+            Scene::goes_on(&crowd, 5).await;
+        }
+        assert_eq!(scene.proxy.active().generation, generation);
+    }
+    let report = crowd.leave().await;
+    assert_eq!(report.faults, Faults::new(), "{:#?}", report.examples);
+    scene.assert_untouched(&report);
+    assert!(report.streams > 20 && report.websockets > 4, "{report:?}");
 }

@@ -6,9 +6,12 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use control::types::Outcome;
 use fixtures::upstream::Upstream;
 use fixtures::wire::Wire;
-use harness::{ByHand, PATIENCE, TestHome, connection, process, until, until_some};
+use harness::{
+    ByHand, PATIENCE, Proxy, TestHome, by_person, connection, process, until, until_some,
+};
 use rollproxy::channel::{ToSupervisor, ToWorker};
 use rollproxy::config::{Config, Route, Upstream as UpstreamConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -449,4 +452,131 @@ async fn ready_says_no_once_it_is_told_to_and_everything_else_goes_on() {
     assert_eq!(ask(&mut client).await, 200);
     let mut another = worker.client().await;
     assert_eq!(ask(&mut another).await, 200);
+}
+
+/// A home that serves 1.0.0, and has a faulty 1.1.0 whose connections go on.
+async fn rolling(fault: &str) -> (TestHome, Proxy) {
+    let home = TestHome::new();
+    home.configure("[rollout]\nrecovery_min = \"50ms\"\n");
+    home.install_proxy("1.0.0");
+    home.install_faulty("1.1.0", &format!("keep-alive {fault}"));
+    home.select("1.0.0");
+    let proxy = Proxy::start(&home).await;
+    let verdict = proxy.roll(by_person("1.1.0")).await.unwrap();
+    assert_eq!(verdict.verdict, Outcome::Kept, "{verdict:?}");
+    (home, proxy)
+}
+
+async fn clients_of(proxy: &Proxy, count: usize) -> Vec<TcpStream> {
+    let mut clients = Vec::new();
+    for _ in 0..count {
+        let mut client = TcpStream::connect(proxy.address).await.unwrap();
+        client.set_nodelay(true).unwrap();
+        assert_eq!(ask(&mut client).await, 200);
+        clients.push(client);
+    }
+    clients
+}
+
+/// Whether the connection still serves; one answer or one end, nothing else.
+async fn goes_on(client: &mut TcpStream) -> bool {
+    if client.write_all(HEALTH).await.is_err() {
+        return false;
+    }
+    let mut first = [0; 9];
+    let read = client.read_exact(&mut first);
+    match tokio::time::timeout(PATIENCE, read).await.expect("in time") {
+        Ok(_) => {
+            assert_eq!(&first, b"HTTP/1.1 ");
+            let mut rest = Vec::new();
+            // The next one's worker says how long it is; a moment tells whether more than one answer came.
+            while let Ok(Ok(byte)) =
+                tokio::time::timeout(Duration::from_millis(100), client.read_u8()).await
+            {
+                rest.push(byte);
+            }
+            let answers = rest.windows(9).filter(|part| part == b"HTTP/1.1 ").count();
+            assert_eq!(answers, 0, "{}", String::from_utf8_lossy(&rest));
+            true
+        }
+        Err(_) => false,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_dies_between_two_messages_of_a_return_costs_only_what_it_still_holds() {
+    const CLIENTS: usize = 10;
+    for (fault, returned) in [
+        ("crash-before-returned=1", 0),
+        ("crash-after-returned=1", 1),
+        ("crash-before-returned=4", 3),
+        ("crash-after-returned=10", 10),
+    ] {
+        let (_home, proxy) = rolling(fault).await;
+        let mut clients = clients_of(&proxy, CLIENTS).await;
+        let faulty = proxy.active();
+        let before = proxy.rolling();
+        let verdict = proxy.roll(by_person("1.0.0")).await.unwrap();
+        assert_eq!(verdict.verdict, Outcome::Kept, "{verdict:?}");
+        until("it is dead", || {
+            !process::is_alive(i32::try_from(faulty.pid).unwrap())
+        })
+        .await;
+        let mut served = 0;
+        for client in &mut clients {
+            served += usize::from(goes_on(client).await);
+        }
+        assert_eq!(served, returned, "{fault}");
+        let after = proxy.rolling();
+        assert_eq!(
+            after.returned_sockets - before.returned_sockets,
+            returned as u64,
+            "{fault}"
+        );
+        assert_eq!(after.rejected_sockets, 0, "{fault}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_counts_no_credits_or_knows_none_loses_nobody_a_connection() {
+    for fault in ["no-credit", "old-protocol", ""] {
+        let (_home, proxy) = rolling(fault).await;
+        let mut clients = clients_of(&proxy, 150).await;
+        let verdict = proxy.roll(by_person("1.0.0")).await.unwrap();
+        assert_eq!(verdict.verdict, Outcome::Kept, "{verdict:?}");
+        until("the former worker has ended", || {
+            proxy.rolling().draining.is_empty()
+        })
+        .await;
+        for client in &mut clients {
+            assert_eq!(ask(client).await, 200, "{fault}");
+        }
+        let rolling = proxy.rolling();
+        assert_eq!(rolling.last_failure, None, "{fault}");
+        assert!(rolling.returned_sockets >= 150, "{fault}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_was_read_before_it_was_owned_is_closed_and_counted_and_never_served_twice()
+ {
+    let home = TestHome::new();
+    home.configure("[rollout]\nrecovery_min = \"50ms\"\n");
+    home.install_proxy("1.0.0");
+    home.install_faulty("1.1.0", &format!("told-by={}", home.told_file().display()));
+    home.select("1.0.0");
+    let proxy = Proxy::start(&home).await;
+    home.tell("read-before-owned");
+    proxy.roll(by_person("1.1.0")).await.unwrap();
+    home.tell("");
+    let mut client = TcpStream::connect(proxy.address).await.unwrap();
+    assert!(!goes_on(&mut client).await);
+    until("it is counted", || proxy.rolling().closed_sockets == 1).await;
+    until("the next one serves", || {
+        proxy
+            .status()
+            .is_some_and(|now| now.rolling.active.is_some())
+    })
+    .await;
+    assert_eq!(proxy.rolling().rejected_sockets, 0);
 }

@@ -36,7 +36,9 @@ impl Scene {
         let upstream = Upstream::start().await.unwrap();
         let home = TestHome::new();
         home.configure_upstream(&upstream.url(), "");
-        home.install_proxy("1.0.0");
+        for version in ["1.0.0", "1.1.0"] {
+            home.install_proxy(version);
+        }
         home.select("1.0.0");
         let proxy = Proxy::start(&home).await;
         Self {
@@ -50,6 +52,15 @@ impl Scene {
         for _ in 0..times {
             let verdict = self.proxy.roll(same_version()).await.unwrap();
             assert_eq!(verdict.verdict, Outcome::Kept, "{verdict:?}");
+        }
+    }
+
+    /// So many times two new supervisors, so that the last is of the version of the first.
+    async fn hand_over_twice(&self, times: u32) {
+        for _ in 0..times {
+            for version in ["1.1.0", "1.0.0"] {
+                self.proxy.go_on_as(version).await;
+            }
         }
     }
 
@@ -132,4 +143,19 @@ async fn many_rollouts_with_clients_leave_nothing_behind() {
         held.push(scene.held().await);
     }
     scene.assert_no_more(&held[0], &held[1]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_new_supervisors_leave_nothing_behind() {
+    let scene = Scene::set().await;
+    scene.roll(WARM).await;
+    scene.hand_over_twice(2).await;
+    let before = scene.held().await;
+    scene.hand_over_twice(10).await;
+    let after = scene.held().await;
+    scene.assert_no_more(&before, &after);
+    // And they still roll.
+    scene.roll(WARM).await;
+    let after = scene.held().await;
+    scene.assert_no_more(&before, &after);
 }

@@ -87,11 +87,10 @@ async fn announced(home: &TestHome, proxy: &Proxy) -> Vec<String> {
     listeners
 }
 
-/// The inodes of the sockets that a process holds.
-fn sockets(pid: i32) -> Vec<String> {
-    process::descriptors(pid)
-        .into_iter()
-        .map(|(_, what)| what)
+/// The inodes of the sockets that a process holds when nobody asks it anything.
+async fn sockets_at_rest(pid: i32) -> Vec<String> {
+    let open = process::descriptors_at_rest(pid).await.into_iter();
+    open.map(|(_, what)| what)
         .filter(|what| what.starts_with("socket:"))
         .collect()
 }
@@ -159,7 +158,7 @@ async fn an_address_in_use_refuses_the_rollout_and_changes_nothing() {
     let (upstream, home, proxy) = serving(&["127.0.0.1:0"], "").await;
     let (path, unix) = socket_path(&home);
     let before = (announced(&home, &proxy).await, proxy.active());
-    let open = sockets(proxy.pid());
+    let open = sockets_at_rest(proxy.pid()).await;
 
     let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = stranger.local_addr().unwrap().to_string();
@@ -182,10 +181,7 @@ async fn an_address_in_use_refuses_the_rollout_and_changes_nothing() {
     assert_eq!(after.0, before.0);
     assert_eq!(after.1.generation, before.1.generation);
     assert!(!path.exists(), "the one that could be bound is gone, too");
-    until("no other socket stayed open", || {
-        sockets(proxy.pid()).len() == open.len()
-    })
-    .await;
+    assert_eq!(sockets_at_rest(proxy.pid()).await, open);
     assert!(ask(proxy.address).await.is_well());
 
     drop(stranger);
@@ -322,4 +318,38 @@ async fn who_is_not_yet_accepted_when_a_rollout_begins_is_served() {
     }
     proxy.serves_after(before.generation).await;
     assert_eq!(proxy.rolling().rejected_sockets, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_probation_old_and_new_addresses_are_served_and_a_take_over_brings_the_old_ones_back() {
+    let home = TestHome::new();
+    let (path, unix) = socket_path(&home);
+    let configure = |addresses: &[&str]| {
+        let text = format!("[server]\nlisten = {addresses:?}\n[rollout]\nprobation = \"10m\"\n");
+        std::fs::write(home.home.config_file(), text).unwrap();
+    };
+    configure(&["127.0.0.1:0", &unix]);
+    home.install_proxy("1.0.0");
+    home.install_proxy("1.1.0");
+    home.select("1.0.0");
+    let proxy = Proxy::start(&home).await;
+    let before = announced(&home, &proxy).await;
+
+    configure(&["127.0.0.1:0", "[::1]:0"]);
+    let verdict = proxy.roll_begun(by_person("1.1.0")).await;
+    until("it is on probation", || proxy.rolling().probation.is_some()).await;
+    let listeners = announced(&home, &proxy).await;
+    assert_eq!(listeners[..2], before);
+    let v6: SocketAddr = listeners[2].parse().unwrap();
+    assert!(ask(proxy.address).await.is_well());
+    assert!(ask(v6).await.is_well());
+    assert!(is_well(&UnixClient::connect(&path).ask()));
+
+    process::send(proxy.active_pid(), Signal::SIGKILL);
+    let verdict = verdict.await.unwrap().unwrap();
+    assert_eq!(verdict.verdict, Outcome::RolledBack);
+    assert_eq!(announced(&home, &proxy).await, before);
+    assert_eq!(ask(v6).await, Asked::Refused);
+    assert!(ask(proxy.address).await.is_well());
+    assert!(is_well(&UnixClient::connect(&path).ask()));
 }

@@ -13,7 +13,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use command_fds::{CommandFdExt, FdMapping};
-use control::types::Outcome;
+use control::supervisor::{HandoverPhase, HandoverRequest};
+use control::types::{By, Outcome};
 use fixtures::upstream::Upstream;
 use harness::{
     Asked, HeldStream, PATIENCE, Proxy, Starting, TestHome, ask, by_person, process, same_version,
@@ -266,7 +267,8 @@ async fn it_hears_of_the_start_of_rollouts_that_are_kept_and_fail_and_of_the_sto
     assert_eq!(ask(proxy.address).await, Asked::Refused);
     held.finish(&upstream).await;
     assert_eq!(proxy.ended().await, Some(0));
-    manager.said_until("STATUS=stops").await;
+    assert_eq!(manager.said().await, "STATUS=stops");
+    manager.receive();
     assert_eq!(manager.heard.len(), 0);
 }
 
@@ -455,4 +457,34 @@ async fn without_anybody_who_listens_there_it_serves_all_the_same() {
         proxy.roll(same_version()).await.unwrap().verdict,
         Outcome::Kept
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_hears_that_the_supervisor_goes_on_as_another_program_and_keeps_what_it_keeps() {
+    let upstream = Upstream::start().await.unwrap();
+    let home = one_version(&upstream).await;
+    let mut manager = Manager::abstract_one(&home);
+    let (mut proxy, listener) = ready(&mut manager, &home, &[]).await;
+    let client = proxy.client().clone();
+    let moved = tokio::task::spawn_blocking(move || {
+        let begun = client.hand_over(&HandoverRequest {
+            version: None,
+            by: By::Person,
+            nonce: None,
+        });
+        client.await_handover(&begun.unwrap()).unwrap()
+    });
+    let moved = moved.await.unwrap().handover.unwrap();
+    assert_eq!(moved.phase, HandoverPhase::Moved, "{moved:?}");
+    // Nothing is stored twice: this is the next that it hears.
+    assert_eq!(
+        manager.said().await,
+        "READY=1\nSTATUS=1.0.0 serves (generation 1)"
+    );
+    assert!(holds(proxy.pid(), &inode(&listener)));
+    assert!(ask(proxy.address).await.is_well());
+    proxy.signal(Signal::SIGTERM);
+    assert_eq!(manager.said().await, "FDSTOREREMOVE=1\nFDNAME=listener-1");
+    assert_eq!(manager.said().await, "STOPPING=1\nSTATUS=stops");
+    assert_eq!(proxy.ended().await, Some(0));
 }

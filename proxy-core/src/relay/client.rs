@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::io;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -12,8 +12,9 @@ use tokio::time::{Instant, Sleep};
 
 use super::Drain;
 use super::buffers::Buffer;
+use super::held::{self, Record};
 use super::leaving::{self, Fin};
-use super::stream::{Io, Stream};
+use super::stream::Stream;
 use super::thread::Thread;
 use super::timeouts::{Alarm, Direction};
 
@@ -26,8 +27,10 @@ const FIRST_REQUEST: Duration = Duration::from_secs(1);
 pub(super) struct Client {
     pub(super) stream: Stream,
     pub(super) alarm: Alarm,
-    /// Whose address `X-Forwarded-For` names; only where that is configured.
-    pub(super) address: Option<IpAddr>,
+    /// Whose it is; nobody's for a Unix socket.
+    pub(super) peer: Option<SocketAddr>,
+    /// What is in flight on it.
+    pub(super) record: Record,
     /// Read, and not yet served: a part of a head, or the next requests.
     ahead: Buffer,
     /// Whether `ahead` holds bytes that nobody has looked at since they came.
@@ -73,17 +76,14 @@ pub(super) enum More {
 
 impl Client {
     pub(super) fn adopt(thread: &Thread, socket: OwnedFd) -> io::Result<Self> {
-        let stream = Stream::adopt(socket)?;
-        let address = match stream.io() {
-            Some(Io::Tcp(tcp)) if thread.config.server.forwarded => {
-                tcp.peer_addr().ok().map(|peer| peer.ip().to_canonical())
-            }
-            _ => None,
-        };
+        let (mut stream, peer) = Stream::adopt(socket)?;
+        let record = thread.register.record(peer);
+        stream.count(record.entry());
         Ok(Self {
             stream,
             alarm: thread.timeouts.alarm(),
-            address,
+            peer,
+            record,
             ahead: Buffer::default(),
             is_fresh: false,
             head_begun: false,
@@ -179,8 +179,9 @@ impl Client {
         true
     }
 
-    /// A request's head is whole.
-    pub(super) fn begin(&mut self) {
+    /// A request's head is whole; it is the first of these bytes.
+    pub(super) fn begin(&mut self, bytes: &[u8]) {
+        self.record.begin(held::route_of(bytes), bytes.len());
         self.used = true;
         self.sent_empty_line = false;
         self.head_begun = false;

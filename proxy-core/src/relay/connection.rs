@@ -57,7 +57,7 @@ pub(super) async fn serve(thread: &Rc<Thread>, socket: OwnedFd) {
             continue;
         }
         may_be_http2 = false;
-        client.begin();
+        client.begin(bytes.unread());
         let _in_flight = Counters::request(&thread.counters);
         let after = match next {
             Next::Incomplete => continue,
@@ -93,7 +93,7 @@ pub(super) async fn serve(thread: &Rc<Thread>, socket: OwnedFd) {
             }
         };
         match after {
-            After::Next => {}
+            After::Next => client.record.end(),
             After::Close | After::Cut => return,
             After::Linger => return answer::linger(thread, &mut client).await,
         }
@@ -118,8 +118,9 @@ fn give_back(thread: &Thread, mut client: Client) {
 }
 
 async fn http2(thread: &Rc<Thread>, client: Client, first: Vec<u8>) {
-    let address = client.address;
-    if let Some(io) = client.stream.into_io() {
-        http2::serve(thread, io, first, address).await;
+    // Its requests have entries of their own.
+    let Client { stream, peer, .. } = client;
+    if let Some(io) = stream.into_io() {
+        http2::serve(thread, io, first, peer).await;
     }
 }

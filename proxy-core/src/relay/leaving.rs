@@ -190,7 +190,7 @@ mod tests {
     async fn a_unix_client_that_half_closed_is_told_from_one_that_left() {
         let (client, server) = std::os::unix::net::UnixStream::pair().unwrap();
         server.set_nonblocking(true).unwrap();
-        let server = Stream::adopt(server.into()).unwrap();
+        let server = Stream::adopt(server.into()).unwrap().0;
         client.shutdown(Shutdown::Write).unwrap();
         assert_eq!(judge(&server, Duration::ZERO), Fin::HalfClosed);
         drop(client);

@@ -22,6 +22,7 @@ mod framing;
 #[doc(hidden)]
 pub mod fuzzing;
 mod head;
+mod held;
 mod http2;
 mod leaving;
 mod phase;
@@ -45,12 +46,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use staging::report::{Exit, Report};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::config::Config;
 use crate::gateway::Gateway;
 pub use counters::Load;
 use counters::{Admitted, Counters};
+pub use held::{Held, Kind, Listing};
 pub use phase::Drain;
 use phase::Phase;
 pub use selftest::SelfTestError;
@@ -62,10 +64,17 @@ pub struct Relay {
 }
 
 struct Shared {
-    threads: Vec<mpsc::UnboundedSender<Adopted>>,
+    threads: Vec<mpsc::UnboundedSender<Errand>>,
     next: AtomicUsize,
     phase: watch::Sender<Phase>,
     counters: Arc<Counters>,
+}
+
+/// What a thread is asked to do.
+enum Errand {
+    Serve(Adopted),
+    /// So many of what is in flight.
+    List(usize, oneshot::Sender<Listing>),
 }
 
 /// A socket on its way to its thread, already counted.
@@ -188,7 +197,7 @@ impl Relay {
         let thread = shared.next.fetch_add(1, Ordering::Relaxed) % shared.threads.len();
         let admitted = Counters::admit(&shared.counters);
         shared.threads[thread]
-            .send(Adopted { socket, admitted })
+            .send(Errand::Serve(Adopted { socket, admitted }))
             .map_err(|_| RelayError::AdoptSocket { thread })
     }
 
@@ -232,6 +241,25 @@ impl Relay {
     #[must_use]
     pub fn load(&self) -> Load {
         self.shared.counters.load()
+    }
+
+    /// What is in flight: how much, and of it the `most` oldest. Any runtime will do.
+    pub async fn held(&self, most: usize) -> Listing {
+        let mut all = Listing::default();
+        let mut answers = Vec::new();
+        for thread in &self.shared.threads {
+            let (reply, answer) = oneshot::channel();
+            // A thread that is gone has nothing in flight.
+            if thread.send(Errand::List(most, reply)).is_ok() {
+                answers.push(answer);
+            }
+        }
+        for answer in answers {
+            if let Ok(listing) = answer.await {
+                all.add(listing, most);
+            }
+        }
+        all
     }
 
     /// Serves one `GET /health` to ourselves over a socket pair, through everything that a client's request goes through here.

@@ -112,7 +112,11 @@ fn crossing(
         request = request.header(name, value);
     }
     let (mut parts, ()) = request.body(()).ok()?.into_parts();
-    http2::add_configured(&mut parts, &thread.config.server, client.address);
+    http2::add_configured(
+        &mut parts,
+        &thread.config.server,
+        client.peer.map(|peer| peer.ip()),
+    );
     Some(Crossing {
         target: Arc::clone(forward.target),
         request: http::Request::from_parts(parts, ()),
@@ -163,7 +167,7 @@ fn extra_fields(thread: &Thread, client: &Client, head: &RequestHead<'_>) -> Str
         let _ok = write!(lines, "Via: {version} {}\r\n", server.via);
     }
     if server.forwarded {
-        if let Some(address) = client.address {
+        if let Some(address) = client.peer.map(|peer| peer.ip()) {
             let _ok = write!(lines, "X-Forwarded-For: {address}\r\n");
         }
         lines.push_str("X-Forwarded-Proto: http\r\n");

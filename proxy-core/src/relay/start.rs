@@ -8,15 +8,15 @@ use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 
 use super::thread::{Setup, Thread};
-use super::{Adopted, Phase, RelayError, connection, ending};
+use super::{Adopted, Errand, Phase, RelayError, connection, ending};
 
 /// How often upstream connections that nobody used for long are closed.
 const SWEEP: Duration = Duration::from_secs(15);
 
-/// Starts the thread; it ends when every sender of `sockets` is gone, or when everything is to be cut.
+/// Starts the thread; it ends when every sender of `errands` is gone, or when everything is to be cut.
 pub(super) fn start(
     setup: Setup,
-    sockets: mpsc::UnboundedReceiver<Adopted>,
+    errands: mpsc::UnboundedReceiver<Errand>,
 ) -> Result<(), RelayError> {
     let number = setup.number;
     let runtime = Builder::new_current_thread()
@@ -32,7 +32,7 @@ pub(super) fn start(
         .spawn(move || {
             let thread = Rc::new(Thread::new(setup));
             // What is left when this returns is dropped with the set: each connection where it stands.
-            LocalSet::new().block_on(&runtime, serve_all(thread, sockets));
+            LocalSet::new().block_on(&runtime, serve_all(thread, errands));
             // A resolver thread may hang in the system's resolver: nobody waits for it.
             runtime.shutdown_background();
         })
@@ -43,7 +43,7 @@ pub(super) fn start(
     Ok(())
 }
 
-async fn serve_all(thread: Rc<Thread>, mut sockets: mpsc::UnboundedReceiver<Adopted>) {
+async fn serve_all(thread: Rc<Thread>, mut errands: mpsc::UnboundedReceiver<Errand>) {
     let mut sweep = tokio::time::interval(SWEEP);
     let mut phase = thread.phase.clone();
     phase.mark_changed();
@@ -64,8 +64,11 @@ async fn serve_all(thread: Rc<Thread>, mut sockets: mpsc::UnboundedReceiver<Adop
                 thread.drain.replace(now.for_idle());
                 thread.timeouts.wake_all();
             }
-            adopted = sockets.recv() => match adopted {
-                Some(Adopted { socket, admitted }) => {
+            errand = errands.recv() => match errand {
+                Some(Errand::List(most, reply)) => {
+                    let _nobody_waits = reply.send(thread.register.list(most));
+                }
+                Some(Errand::Serve(Adopted { socket, admitted })) => {
                     let thread = Rc::clone(&thread);
                     tokio::task::spawn_local(async move {
                         connection::serve(&thread, socket).await;

@@ -1,8 +1,10 @@
 //! One socket, a client's or an upstream's, and what was written to it but not yet taken by the kernel.
 
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -13,6 +15,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::client::TlsStream;
 
 use super::buffers::Buffer;
+use super::held::Entry;
 
 /// A connected stream socket of this thread's runtime.
 pub(super) struct Stream {
@@ -24,6 +27,8 @@ pub(super) struct Stream {
     blocked: bool,
     /// Whether the end of this socket must look like an accident.
     resets: bool,
+    /// Where a client's bytes are counted.
+    counted: Option<Rc<Entry>>,
 }
 
 /// What a stream may be.
@@ -60,25 +65,38 @@ impl Stream {
             unwritten: Buffer::default(),
             blocked: false,
             resets: false,
+            counted: None,
         }
     }
 
-    /// Registers a client's socket with this thread's runtime.
-    pub(super) fn adopt(socket: OwnedFd) -> io::Result<Self> {
+    /// Registers a client's socket with this thread's runtime; and whose it is, unless that is a Unix socket.
+    pub(super) fn adopt(socket: OwnedFd) -> io::Result<(Self, Option<SocketAddr>)> {
         // `O_NONBLOCK` belongs to the description, which others may hold too: set where missing, never toggled.
         let flags = rustix::fs::fcntl_getfl(&socket)?;
         if !flags.contains(rustix::fs::OFlags::NONBLOCK) {
             rustix::fs::fcntl_setfl(&socket, flags | rustix::fs::OFlags::NONBLOCK)?;
         }
-        Ok(Self::new(
-            if sockopt::socket_domain(&socket)? == AddressFamily::UNIX {
-                Io::Unix(UnixStream::from_std(socket.into())?)
-            } else {
-                // A client that is already gone makes this fail; the first read says so better.
-                let _gone = sockopt::set_tcp_nodelay(&socket, true);
-                Io::Tcp(TcpStream::from_std(socket.into())?)
-            },
-        ))
+        // Of a client that is already gone only the socket itself knows what it was.
+        let peer = rustix::net::getpeername(&socket).ok().flatten();
+        let family = match &peer {
+            Some(peer) => peer.address_family(),
+            None => sockopt::socket_domain(&socket)?,
+        };
+        if family == AddressFamily::UNIX {
+            let stream = UnixStream::from_std(socket.into())?;
+            return Ok((Self::new(Io::Unix(stream)), None));
+        }
+        // A client that is already gone makes this fail; the first read says so better.
+        let _gone = sockopt::set_tcp_nodelay(&socket, true);
+        let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+        let peer = peer.map(|peer| SocketAddr::new(peer.ip().to_canonical(), peer.port()));
+        let stream = TcpStream::from_std(socket.into())?;
+        Ok((Self::new(Io::Tcp(stream)), peer))
+    }
+
+    /// From here on the bytes of this client are counted there.
+    pub(super) fn count(&mut self, entry: &Rc<Entry>) {
+        self.counted = Some(Rc::clone(entry));
     }
 
     /// Reads once, to the buffer's end. Zero bytes are the end of what the other side sends.
@@ -87,7 +105,12 @@ impl Stream {
         cx: &mut Context<'_>,
         buffer: &mut Buffer,
     ) -> Poll<io::Result<usize>> {
-        on_io!(&mut self.io, stream => tokio_util::io::poll_read_buf(stream, cx, buffer.end()))
+        let read =
+            on_io!(&mut self.io, stream => tokio_util::io::poll_read_buf(stream, cx, buffer.end()));
+        if let (Poll::Ready(Ok(bytes)), Some(entry)) = (&read, &self.counted) {
+            entry.read(*bytes);
+        }
+        read
     }
 
     /// Writes what the kernel takes now and keeps the rest; only after [`Stream::poll_flush`] was ready.
@@ -97,6 +120,9 @@ impl Stream {
             Poll::Ready(taken) => taken?,
             Poll::Pending => 0,
         };
+        if let Some(entry) = &self.counted {
+            entry.written(taken);
+        }
         for slice in slices {
             let skipped = taken.min(slice.len());
             taken -= skipped;
@@ -134,6 +160,9 @@ impl Stream {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             self.unwritten.consume(taken);
+            if let Some(entry) = &self.counted {
+                entry.written(taken);
+            }
         }
         match &mut self.io {
             // The kernel has taken it; what was taken from us may still wait to be encrypted.

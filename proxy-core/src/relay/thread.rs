@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use super::buffers::Buffers;
 use super::counters::Counters;
 use super::ending::WebSockets;
+use super::held::Register;
 use super::timeouts::Timeouts;
 use super::tls::Tls;
 use super::upstream::Upstreams;
@@ -40,6 +41,7 @@ pub(super) struct Thread {
     pub(super) timeouts: Rc<Timeouts>,
     pub(super) upstreams: Upstreams,
     pub(super) websockets: Rc<WebSockets>,
+    pub(super) register: Rc<Register>,
     /// The upstream connections of requests that are in HTTP/2 on one side at least.
     pub(super) http2: http2::Upstreams,
 }
@@ -62,6 +64,7 @@ impl Thread {
             http2: http2::Upstreams::new(setup.tls.clone()),
             upstreams: Upstreams::new(setup.tls),
             websockets: Rc::default(),
+            register: Rc::default(),
         }
     }
 

@@ -10,6 +10,7 @@ use super::buffers::Buffer;
 use super::client::{After, Client};
 use super::ending;
 use super::head::Asked;
+use super::held::Kind;
 use super::stream::Stream;
 use super::thread::Thread;
 use super::timeouts::Direction;
@@ -75,6 +76,10 @@ pub(super) async fn run(
         Protocol::Other => (Way::of(None), Way::of(None)),
     };
     let is_websocket = up.frames.is_some();
+    client.record.becomes(match is_websocket {
+        true => Kind::WebSocket,
+        false => Kind::Tunnel,
+    });
     let _open = is_websocket.then(|| thread.websockets.open());
     client.stream.resets_when_dropped(true);
     upstream.resets_when_dropped(true);

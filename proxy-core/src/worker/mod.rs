@@ -9,6 +9,7 @@ mod duties;
 mod returns;
 mod room;
 mod stance;
+mod streams;
 mod vitals;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 use staging::home::Home;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 use crate::channel::{
     Addressee, Blame, Channel, Datagram, SendFailure, ToSupervisor, ToWorker, decode, encode,
@@ -114,12 +116,15 @@ struct Worker {
     channel: Channel,
     /// How many connections were given back.
     returned: u64,
+    /// Questions whose answer the relay's threads are collecting.
+    questions: JoinSet<ToSupervisor>,
 }
 
 /// What ends the wait of the main loop.
 enum Wake {
     Said(std::io::Result<Option<Datagram>>),
     LetGo(OwnedFd),
+    Listed(ToSupervisor),
     LeaseIsOver,
     LoadIsDue,
     NothingLeft,
@@ -141,6 +146,7 @@ impl Worker {
             },
             channel: Channel::new(channel).map_err(WorkerError::Inherit)?,
             returned: 0,
+            questions: JoinSet::new(),
         })
     }
 
@@ -189,6 +195,7 @@ impl Worker {
                 said = std::future::poll_fn(|context| self.channel.poll_recv(context)), if supervised => Wake::Said(said),
                 Some(socket) = let_go.recv() => Wake::LetGo(socket),
                 () = duties.drained() => Wake::NothingLeft,
+                Some(Ok(answer)) = self.questions.join_next() => Wake::Listed(answer),
                 () = duties.lease_over() => Wake::LeaseIsOver,
                 _ = load_due.tick(), if supervised => Wake::LoadIsDue,
             };
@@ -202,6 +209,10 @@ impl Worker {
                     self.take_stance(&mut duties).await
                 }
                 Wake::LetGo(socket) => self.settle(socket, &mut duties).await,
+                Wake::Listed(answer) => {
+                    self.say(&answer).await;
+                    Obeyed::GoOn
+                }
                 Wake::LeaseIsOver => {
                     tracing::info!("the pause was not renewed and is over");
                     duties.resume();
@@ -295,8 +306,14 @@ impl Worker {
                 .await;
                 return taken;
             }
-            // Said by nobody yet.
-            ToWorker::Streams { .. } => {}
+            // Its threads answer when they can; nobody waits for that.
+            ToWorker::Streams { id } => {
+                let relay = duties.relay.clone();
+                self.questions.spawn(async move {
+                    let (total, streams) = streams::listed(&relay).await;
+                    ToSupervisor::Streams { id, total, streams }
+                });
+            }
             ToWorker::Shutdown => return Obeyed::Shutdown,
             ToWorker::Ping { id } => self.say(&ToSupervisor::Pong { id }).await,
             ToWorker::Socket { id } => match duties.offered(id, datagram.descriptor) {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use control::supervisor::HandoverPhase;
 use fixtures::client::Fault;
 use fixtures::crowd::{Crowd, Histogram, Report, Traffic};
 use fixtures::upstream::Upstream;
@@ -12,13 +13,19 @@ use super::findings::{Findings, goal, line, table};
 use super::options::Options;
 use super::scene::{Scene, millis};
 
+/// How many new supervisors come meanwhile.
+const HANDOVERS: usize = 5;
 /// From one rollout to the next: half of it counts as the rollout's, half as quiet.
 const APART: Duration = Duration::from_secs(2);
 
 pub async fn run(options: &Options, findings: &mut Findings) {
     let rollouts = options.pick(30, 4);
     let upstream = Upstream::start().await.unwrap();
-    let scene = Scene::start(&upstream.url(), "probation = \"300ms\"\n").await;
+    let scene = Scene::start(
+        &upstream.url(),
+        "probation = \"300ms\"\nrefresh_supervisor = false\n",
+    )
+    .await;
     let traffic = match options.quick {
         false => Traffic::full(),
         true => Traffic {
@@ -42,32 +49,49 @@ pub async fn run(options: &Options, findings: &mut Findings) {
     sleep(options.pick(Duration::from_secs(10), Duration::from_secs(2))).await;
 
     let mut next = Instant::now();
-    let mut took = Vec::new();
+    let mut supervisors = 0;
     for number in 1..=rollouts {
         sleep_until(next).await;
-        let begun = Instant::now();
         let rollout = crowd.in_rollout();
-        match scene.roll().await {
-            Ok(_) => took.push(millis(begun.elapsed())),
-            Err(why) => findings.wrong(format!("rollout {number}: {why}")),
+        if let Err(why) = scene.roll().await {
+            findings.wrong(format!("rollout {number}: {why}"));
+        }
+        if number % (rollouts / HANDOVERS).max(1) == 0 {
+            let to = if supervisors % 2 == 0 {
+                "1.1.0"
+            } else {
+                "1.0.0"
+            };
+            match scene.proxy.hand_over(to).await {
+                Ok(ended) if ended.phase == HandoverPhase::Moved => supervisors += 1,
+                ended => findings.wrong(format!("handover at rollout {number}: {ended:?}")),
+            }
         }
         sleep_until(next + APART / 2).await;
         drop(rollout);
         next = (next + APART).max(Instant::now());
     }
     let report = crowd.leave().await;
-    tell(&scene, &upstream, &report, rollouts, findings);
+    tell(
+        &scene,
+        &upstream,
+        &report,
+        [rollouts, supervisors],
+        findings,
+    );
 }
 
 fn tell(
     scene: &Scene,
     upstream: &Upstream,
     report: &Report,
-    rollouts: usize,
+    [rollouts, supervisors]: [usize; 2],
     findings: &mut Findings,
 ) {
     table(
-        &format!("A crowd through {rollouts} rollouts, {APART:?} apart"),
+        &format!(
+            "A crowd through {rollouts} rollouts, {APART:?} apart, and {supervisors} new supervisors"
+        ),
         &["", "count"],
     );
     for (what, count) in [
@@ -143,7 +167,7 @@ fn tell(
     findings.keep(
         "crowd",
         json!({
-            "rollouts": rollouts,
+            "rollouts": rollouts, "supervisors": supervisors,
             "faults": Fault::ALL.map(|fault| json!([fault.words(), report.faults.count(fault)])),
             "reused": report.reused, "fresh": report.fresh, "streams": report.streams,
             "websockets": report.websockets, "messages": report.messages,

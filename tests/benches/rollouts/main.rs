@@ -13,6 +13,7 @@ mod bare;
 mod children;
 mod crowd;
 mod findings;
+mod freeze;
 mod handoff;
 mod held;
 #[path = "../serving/load/mod.rs"]
@@ -75,6 +76,9 @@ fn run(options: &Options) -> ExitCode {
     }
     if options.wants("memory") {
         runtime.block_on(memory::run(options, &mut findings));
+    }
+    if options.wants("freeze") {
+        runtime.block_on(freeze::run(options, &mut findings));
     }
     if options.wants("hand-off") {
         handoff::run(options, &runtime, &mut findings);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 pub const USAGE: &str = "cargo bench -p rollproxy-tests --bench rollouts -- [OPTIONS]
   --quick                everything small and short: does it work at all?
   --rounds N             how many interleaved rounds (5)
-  --only A,B             of crowd, restart, memory, hand-off
+  --only A,B             of crowd, restart, memory, freeze, hand-off
   --json FILE            every figure";
 
 pub struct Options {

@@ -18,7 +18,9 @@ impl Scene {
     pub async fn start(upstream: &str, rollout: &str) -> Self {
         let home = TestHome::new();
         home.configure_upstream(upstream, &format!("[rollout]\n{rollout}"));
-        home.install_proxy("1.0.0");
+        for version in ["1.0.0", "1.1.0"] {
+            home.install_proxy(version);
+        }
         home.select("1.0.0");
         // Nothing may be left over that the next run would be measured beside.
         let mut command = Command::new("/usr/bin/env");

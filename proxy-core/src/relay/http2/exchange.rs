@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::convert::Infallible;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -17,6 +17,7 @@ use hyper::body::Incoming;
 use tokio::time::Instant;
 
 use super::super::counters::{Counted, Counters};
+use super::super::held::Record;
 use super::super::thread::Thread;
 use super::answer::{Answer, BodyError};
 use super::passage::{Passage, Received};
@@ -26,7 +27,7 @@ use crate::gateway::{Decision, RequestHead, Target};
 
 /// What the streams of one connection have in common.
 pub(super) struct Client {
-    pub(super) address: Option<IpAddr>,
+    pub(super) peer: Option<SocketAddr>,
     open: Cell<usize>,
     /// Since when no request is being answered.
     idle_since: Cell<Instant>,
@@ -35,13 +36,14 @@ pub(super) struct Client {
 /// A request whose answer is not yet written to its end.
 struct InFlight {
     client: Rc<Client>,
+    record: Record,
     _counted: Counted,
 }
 
 /// An answer's body; holds its request in flight until hyper lets go of it.
 pub(super) struct Outcome {
     body: OutcomeBody,
-    _in_flight: InFlight,
+    in_flight: InFlight,
 }
 
 enum OutcomeBody {
@@ -63,7 +65,7 @@ pub(super) async fn exchange(
     client: Rc<Client>,
     request: Request<Incoming>,
 ) -> Result<Response<Outcome>, Infallible> {
-    let in_flight = InFlight::begin(&thread, &client);
+    let in_flight = InFlight::begin(&thread, &client, request.uri().path());
     let (mut head, body) = request.into_parts();
     let is_head = head.method == Method::HEAD;
     let route = match decide(&thread, &mut head) {
@@ -71,8 +73,16 @@ pub(super) async fn exchange(
         // The rest of the body is not waited for: after the answer the stream is reset without an error, which says so.
         Err(answer) => return Ok(local(&answer, is_head, in_flight)),
     };
-    fields::add_configured(&mut head, &thread.config.server, client.address);
-    let passage = Passage::new(Received(body), thread.config.server.body_timeout);
+    fields::add_configured(
+        &mut head,
+        &thread.config.server,
+        client.peer.map(|peer| peer.ip()),
+    );
+    let body = Received {
+        body,
+        entry: Rc::clone(in_flight.record.entry()),
+    };
+    let passage = Passage::new(body, thread.config.server.body_timeout);
     let target = &route.target;
     let sent = match wants_http2(target) {
         true => thread.http2.send_http2(target, head, &passage).await,
@@ -128,7 +138,7 @@ fn downward(thread: &Thread, answer: Response<Answer>, in_flight: InFlight) -> R
     head.version = Version::HTTP_2;
     let body = Outcome {
         body: OutcomeBody::Relayed(body),
-        _in_flight: in_flight,
+        in_flight,
     };
     Response::from_parts(head, body)
 }
@@ -141,7 +151,7 @@ fn local(answer: &LocalAnswer, is_head: bool, in_flight: InFlight) -> Response<O
     };
     let mut response = Response::new(Outcome {
         body: OutcomeBody::Local(Full::new(body)),
-        _in_flight: in_flight,
+        in_flight,
     });
     *response.status_mut() =
         StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -155,9 +165,9 @@ fn local(answer: &LocalAnswer, is_head: bool, in_flight: InFlight) -> Response<O
 }
 
 impl Client {
-    pub(super) fn new(address: Option<IpAddr>) -> Rc<Self> {
+    pub(super) fn new(peer: Option<SocketAddr>) -> Rc<Self> {
         Rc::new(Self {
-            address,
+            peer,
             open: Cell::new(0),
             idle_since: Cell::new(Instant::now()),
         })
@@ -170,10 +180,13 @@ impl Client {
 }
 
 impl InFlight {
-    fn begin(thread: &Thread, client: &Rc<Client>) -> Self {
+    fn begin(thread: &Thread, client: &Rc<Client>, route: &str) -> Self {
+        let record = thread.register.record(client.peer);
+        record.begin(route.as_bytes(), 0);
         client.open.set(client.open.get() + 1);
         Self {
             client: Rc::clone(client),
+            record,
             _counted: Counters::request(&thread.counters),
         }
     }
@@ -195,12 +208,18 @@ impl Body for Outcome {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        match &mut self.get_mut().body {
+        let this = self.get_mut();
+        let frame = match &mut this.body {
             OutcomeBody::Local(body) => Pin::new(body)
                 .poll_frame(cx)
                 .map(|frame| frame.map(|frame| frame.map_err(|never| match never {}))),
             OutcomeBody::Relayed(answer) => Pin::new(answer).poll_frame(cx),
+        };
+        if let Poll::Ready(Some(Ok(frame))) = &frame {
+            let entry = this.in_flight.record.entry();
+            entry.written(frame.data_ref().map_or(0, Bytes::len));
         }
+        frame
     }
 
     fn is_end_stream(&self) -> bool {

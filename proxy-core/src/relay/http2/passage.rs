@@ -14,6 +14,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
+use super::super::held::Entry;
 use super::fields;
 use super::silence::Silence;
 use crate::gateway::answers::Failure;
@@ -308,7 +309,11 @@ impl Piece {
 }
 
 /// A body that a client sends in HTTP/2. hyper takes a stream that was reset without an error for one that ended.
-pub(super) struct Received(pub(super) Incoming);
+pub(super) struct Received {
+    pub(super) body: Incoming,
+    /// Where its bytes are counted.
+    pub(super) entry: Rc<Entry>,
+}
 
 /// A client's stream was reset in its middle.
 #[derive(Debug, thiserror::Error)]
@@ -327,18 +332,21 @@ impl Body for Received {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, NotWhole>>> {
-        let frame = ready!(Pin::new(&mut self.0).poll_frame(cx));
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if let Some(Ok(frame)) = &frame {
+            self.entry.read(frame.data_ref().map_or(0, Bytes::len));
+        }
         Poll::Ready(match frame {
-            None if !self.0.is_end_stream() => Some(Err(NotWhole::Reset)),
+            None if !self.body.is_end_stream() => Some(Err(NotWhole::Reset)),
             frame => frame.map(|frame| frame.map_err(NotWhole::Broken)),
         })
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.is_end_stream()
+        self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.0.size_hint()
+        self.body.size_hint()
     }
 }

@@ -1,7 +1,7 @@
 //! The life of one client's HTTP/2 connection.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -35,14 +35,14 @@ const PING_AFTER: Duration = Duration::from_secs(60);
 const LINGERING: Duration = Duration::from_secs(2);
 
 /// Serves a client that speaks HTTP/2 by prior knowledge, until its end. `first` was read already and begins with
-/// [`super::PREFACE`]. `address` is the client's, where `X-Forwarded-For` is to name it.
+/// [`super::PREFACE`]. `peer` is the client; nobody for one of a Unix socket.
 ///
 /// A drain says GOAWAY, lets the streams finish and closes; such a connection is never given back.
 pub(in crate::relay) async fn serve<S>(
     thread: &Rc<Thread>,
     stream: S,
     first: Vec<u8>,
-    address: Option<IpAddr>,
+    peer: Option<SocketAddr>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -50,7 +50,7 @@ pub(in crate::relay) async fn serve<S>(
         first: Bytes::from(first),
         stream,
     };
-    if serve_requests(thread, &mut stream, address).await {
+    if serve_requests(thread, &mut stream, peer).await {
         linger(stream).await;
     }
 }
@@ -59,13 +59,13 @@ pub(in crate::relay) async fn serve<S>(
 async fn serve_requests<S>(
     thread: &Rc<Thread>,
     stream: &mut Preceded<S>,
-    address: Option<IpAddr>,
+    peer: Option<SocketAddr>,
 ) -> bool
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let server = &thread.config.server;
-    let client = Client::new(address);
+    let client = Client::new(peer);
     let mut connection = pin!(builder(server).serve_connection(
         TokioIo::new(stream),
         service_fn(|request| exchange(Rc::clone(thread), Rc::clone(&client), request)),

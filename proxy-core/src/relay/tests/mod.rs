@@ -11,6 +11,7 @@ mod exact;
 mod failing;
 mod forwarding;
 mod giving_back;
+mod held;
 mod hostile;
 mod interim;
 mod leaving;

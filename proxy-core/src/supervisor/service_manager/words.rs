@@ -51,6 +51,7 @@ pub(super) struct Told {
     stopping: bool,
     reload_asked: bool,
     view: Option<View>,
+    text: String,
 }
 
 impl Told {
@@ -66,35 +67,33 @@ impl Told {
             return Vec::new();
         }
         self.view = Some(view);
+        let text = status(&view);
         let mut news = Vec::new();
         if view.stopping {
-            news.push(match std::mem::replace(&mut self.stopping, true) {
-                false => News::Stopping(status(&view)),
-                true => News::Status(status(&view)),
-            });
-            return news;
-        }
-        if !self.ready {
+            if !std::mem::replace(&mut self.stopping, true) {
+                news.push(News::Stopping(text.clone()));
+            }
+        } else if !self.ready {
+            // A reload that is asked for before that is what it is ready with.
             self.ready = view.active.is_some();
-            news.push(match self.ready {
-                true => News::Ready(status(&view)),
-                false => News::Status(status(&view)),
-            });
-            // A reload that was asked for before is what it is ready with, or is told about from here on.
-            if !self.ready {
-                return news;
+            if self.ready {
+                news.push(News::Ready(text.clone()));
+            }
+        } else {
+            if asked || (view.rolling && !self.reloading) {
+                self.reloading = true;
+                news.push(News::Reloading);
+            }
+            if self.reloading && !view.rolling {
+                self.reloading = false;
+                news.push(News::Ready(text.clone()));
             }
         }
-        if asked || (view.rolling && !self.reloading) {
-            self.reloading = true;
-            news.push(News::Reloading);
+        let is_told = news.iter().any(|news| *news != News::Reloading);
+        if !is_told && self.text != text {
+            news.push(News::Status(text.clone()));
         }
-        if self.reloading && !view.rolling {
-            self.reloading = false;
-            news.push(News::Ready(status(&view)));
-        } else if !matches!(news.first(), Some(News::Ready(_))) {
-            news.push(News::Status(status(&view)));
-        }
+        self.text = text;
         news
     }
 }
@@ -185,8 +184,11 @@ mod tests {
         stopping: false,
     };
 
-    fn text(_: &View) -> String {
-        "x".to_owned()
+    /// Another text for every view.
+    fn text(view: &View) -> String {
+        let generation = view.active.or(view.candidate).unwrap_or(0);
+        let (draining, streams) = (view.draining, view.draining_streams);
+        format!("{generation}:{draining}:{streams}")
     }
 
     fn heard(told: &mut Told, view: View) -> Vec<String> {
@@ -198,7 +200,7 @@ mod tests {
 
     fn running() -> Told {
         let mut told = Told::default();
-        assert_eq!(heard(&mut told, IDLE), ["READY=1 STATUS=x"]);
+        assert_eq!(heard(&mut told, IDLE), ["READY=1 STATUS=1:0:0"]);
         told
     }
 
@@ -207,15 +209,35 @@ mod tests {
         let mut told = Told::default();
         let starting = View {
             active: None,
-            candidate: Some(1),
+            candidate: Some(3),
             ..IDLE
         };
-        assert_eq!(heard(&mut told, starting), ["STATUS=x"]);
+        assert_eq!(heard(&mut told, starting), ["STATUS=3:0:0"]);
         assert_eq!(heard(&mut told, starting), [""; 0]);
-        assert_eq!(heard(&mut told, IDLE), ["READY=1 STATUS=x"]);
+        assert_eq!(heard(&mut told, IDLE), ["READY=1 STATUS=1:0:0"]);
         // Recoveries later are no news about being ready.
-        assert_eq!(heard(&mut told, starting), ["STATUS=x"]);
-        assert_eq!(heard(&mut told, IDLE), ["STATUS=x"]);
+        assert_eq!(heard(&mut told, starting), ["STATUS=3:0:0"]);
+        assert_eq!(heard(&mut told, IDLE), ["STATUS=1:0:0"]);
+    }
+
+    #[test]
+    fn one_that_begins_within_a_rollout_is_ready_first() {
+        let mut told = Told::default();
+        let rolling = View {
+            rolling: true,
+            ..IDLE
+        };
+        assert_eq!(heard(&mut told, rolling), ["READY=1 STATUS=1:0:0"]);
+    }
+
+    #[test]
+    fn the_same_words_are_not_said_again() {
+        let mut told = running();
+        let standby = View {
+            standby: Some(2),
+            ..IDLE
+        };
+        assert_eq!(heard(&mut told, standby), [""; 0]);
     }
 
     #[test]
@@ -226,38 +248,39 @@ mod tests {
             rolling: true,
             ..IDLE
         };
-        assert_eq!(heard(&mut told, rolling), ["RELOADING=1", "STATUS=x"]);
+        assert_eq!(heard(&mut told, rolling), ["RELOADING=1"]);
         let activated = View {
             active: Some(2),
             candidate: None,
             draining: 1,
             ..rolling
         };
-        assert_eq!(heard(&mut told, activated), ["STATUS=x"]);
+        assert_eq!(heard(&mut told, activated), ["STATUS=2:1:0"]);
         let kept = View {
             rolling: false,
             ..activated
         };
-        assert_eq!(heard(&mut told, kept), ["READY=1 STATUS=x"]);
+        assert_eq!(heard(&mut told, kept), ["READY=1 STATUS=2:1:0"]);
         assert_eq!(heard(&mut told, kept), [""; 0]);
         // And one that failed.
-        assert_eq!(heard(&mut told, rolling), ["RELOADING=1", "STATUS=x"]);
-        assert_eq!(heard(&mut told, IDLE), ["READY=1 STATUS=x"]);
+        assert_eq!(heard(&mut told, rolling), ["RELOADING=1", "STATUS=1:0:0"]);
+        assert_eq!(heard(&mut told, IDLE), ["READY=1 STATUS=1:0:0"]);
     }
 
     #[test]
     fn a_signal_is_answered_even_where_no_rollout_begins_or_one_is_under_way() {
         let mut told = running();
         told.reload_asked();
-        assert_eq!(heard(&mut told, IDLE), ["RELOADING=1", "READY=1 STATUS=x"]);
+        let answered = ["RELOADING=1", "READY=1 STATUS=1:0:0"];
+        assert_eq!(heard(&mut told, IDLE), answered);
         let rolling = View {
             rolling: true,
             ..IDLE
         };
-        assert_eq!(heard(&mut told, rolling), ["RELOADING=1", "STATUS=x"]);
+        assert_eq!(heard(&mut told, rolling), ["RELOADING=1"]);
         told.reload_asked();
-        assert_eq!(heard(&mut told, rolling), ["RELOADING=1", "STATUS=x"]);
-        assert_eq!(heard(&mut told, IDLE), ["READY=1 STATUS=x"]);
+        assert_eq!(heard(&mut told, rolling), ["RELOADING=1"]);
+        assert_eq!(heard(&mut told, IDLE), ["READY=1 STATUS=1:0:0"]);
     }
 
     #[test]
@@ -271,13 +294,13 @@ mod tests {
             stopping: true,
             ..IDLE
         };
-        assert_eq!(heard(&mut told, stopping), ["STOPPING=1 STATUS=x"]);
+        assert_eq!(heard(&mut told, stopping), ["STOPPING=1 STATUS=0:1:2"]);
         told.reload_asked();
         let less = View {
             draining_streams: 1,
             ..stopping
         };
-        assert_eq!(heard(&mut told, less), ["STATUS=x"]);
+        assert_eq!(heard(&mut told, less), ["STATUS=0:1:1"]);
     }
 
     #[test]

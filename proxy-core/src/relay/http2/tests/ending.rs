@@ -121,6 +121,43 @@ async fn a_body_that_does_not_go_on_in_time_is_408_and_cut() {
 }
 
 #[tokio::test]
+async fn each_stream_is_in_flight_by_itself_until_its_answer_was_written() {
+    local(async {
+        let upstream = Upstream::start().await.unwrap();
+        let front = Front::to(&upstream).await;
+        let mut client = front.connect().await;
+        let script = Script::new(20, Duration::ZERO, 7);
+        let mut answers = Vec::new();
+        for gate in ["one", "other"] {
+            let request = streaming(&script).header("x-fixture-gate", gate);
+            let answer = client.ask(request.body(()).unwrap(), b"{}").await;
+            answers.push(answer.into_body());
+            upstream.open_gate(gate, 1);
+        }
+        let first = script.event(0).len();
+        for answer in &mut answers {
+            bytes(answer, first).await;
+        }
+        let listing = front.thread.register.list(9);
+        assert_eq!(listing.total, 2);
+        for held in listing.oldest {
+            assert!(
+                held.client.is_some() && held.route.starts_with("/v1/"),
+                "{held:?}"
+            );
+            assert_eq!((held.bytes_in, held.bytes_out), (2, first as u64));
+        }
+        upstream.open_gate("one", 100);
+        upstream.open_gate("other", 100);
+        for answer in &mut answers {
+            read(answer).await.unwrap();
+        }
+        until(|| front.thread.register.list(9).total == 0).await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn giving_idle_connections_back_says_nothing_here_and_a_drain_after_it_does() {
     local(async {
         let upstream = Upstream::start().await.unwrap();
@@ -261,7 +298,12 @@ async fn a_body_that_is_reset_without_an_error_does_not_look_whole() {
             let service = service_fn(move |request: Request<Incoming>| {
                 let sender = sender.clone();
                 tokio::task::spawn_local(async move {
-                    let body = Received(request.into_body()).collect().await;
+                    let body = Received {
+                        body: request.into_body(),
+                        entry: Rc::default(),
+                    }
+                    .collect()
+                    .await;
                     sender.send(body.map(Collected::to_bytes)).ok();
                 });
                 std::future::pending::<Result<Response<Empty<Bytes>>, Infallible>>()

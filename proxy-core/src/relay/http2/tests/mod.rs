@@ -156,7 +156,7 @@ async fn accept(thread: Rc<Thread>, listener: TcpListener, open: Rc<Cell<usize>>
                 assert!(stream.read_buf(&mut first).await.unwrap() > 0);
             }
             assert_eq!(&first[..PREFACE.len()], PREFACE);
-            serve(&thread, stream, first, Some(peer.ip())).await;
+            serve(&thread, stream, first, Some(peer)).await;
             open.set(open.get() - 1);
         });
     }
