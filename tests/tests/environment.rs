@@ -174,7 +174,8 @@ async fn with_nothing_but_home_set_everything_works() {
     assert!(ask(status.listeners[0].parse().unwrap()).await.is_well());
     let said = run("rollproxy-launcher", &["status"]).await.expect(0);
     assert!(
-        said.stdout.starts_with("rollproxy 1.0.0 serves on 127.0.0.1:"),
+        said.stdout
+            .starts_with("rollproxy 1.0.0 serves on 127.0.0.1:"),
         "{said:?}"
     );
     harness::process::send(i32::try_from(serve.id().unwrap()).unwrap(), Signal::SIGTERM);
