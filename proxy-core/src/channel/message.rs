@@ -108,6 +108,9 @@ pub enum Blame {
     Configuration,
     /// The host: descriptors, memory, threads.
     Host,
+    /// Something that this version does not know: no version is blamed for that.
+    #[serde(other)]
+    Unknown,
 }
 
 /// What a worker says.

@@ -138,6 +138,8 @@ impl Supervisor {
         let config = snapshot
             .descriptor()
             .map_err(said("cannot hand over the configuration"))?;
+        // Before the process: one that is started is watched.
+        let channel = Channel::new(ours).map_err(said("cannot watch the channel"))?;
         let process = Process::spawn(Plan {
             executable: &executable,
             generation,
@@ -153,7 +155,7 @@ impl Supervisor {
         Ok(Link::new(
             generation,
             process,
-            Channel::new(ours).map_err(said("cannot watch the channel"))?,
+            channel,
             Liveness::new(rollout.ping_interval, rollout.ping_timeout),
         ))
     }

@@ -48,7 +48,10 @@ pub enum Command {
         oneshot::Sender<Result<oneshot::Receiver<Preflight>, Failure>>,
     ),
     /// `POST /admission`.
-    Admission(AdmissionRequest, oneshot::Sender<Admission>),
+    Admission(
+        AdmissionRequest,
+        oneshot::Sender<Result<Admission, Failure>>,
+    ),
     /// `GET /status`.
     Status(oneshot::Sender<Status>),
     /// `POST /rollouts`.
@@ -282,7 +285,7 @@ async fn preflight(version: Option<String>, door: &Door) -> Result<Answer, Failu
 
 async fn admission(request: Request<Incoming>, door: &Door) -> Result<Answer, Failure> {
     let wanted: AdmissionRequest = body(request, "admission request").await?;
-    let now = ask(door, |reply| Command::Admission(wanted, reply)).await?;
+    let now = ask(door, |reply| Command::Admission(wanted, reply)).await??;
     Ok(json(StatusCode::OK, &now))
 }
 
@@ -353,7 +356,7 @@ fn not_found(method: &Method, path: &str) -> Failure {
     Failure::new(
         "NOT_FOUND",
         format!(
-            "{method} {path} is not part of the control API; there are GET /status, GET /status/events, GET /streams, POST /rollouts, GET /rollouts/<id> and POST /drains"
+            "{method} {path} is not part of the control API; there are GET /status, GET /status/events, GET /streams, POST /rollouts, GET /rollouts/<id>, POST /drains, GET /preflight, POST /supervisor and POST /admission"
         ),
         Exit::Usage,
         false,

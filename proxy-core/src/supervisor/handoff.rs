@@ -103,6 +103,7 @@ impl Supervisor {
     ) {
         let Some(socket) = socket else {
             self.dropped_messages += 1;
+            self.board.return_lost(generation);
             tracing::warn!(
                 generation,
                 id,

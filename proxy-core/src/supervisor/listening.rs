@@ -40,7 +40,9 @@ impl Supervisor {
             self.listeners_open(conclusion.rollout);
             self.listeners.permit(self.config.config.server.unix_mode);
         }
-        let closing = self.listeners.concluded(conclusion.rollout, kept);
+        let closing = self
+            .listeners
+            .concluded(conclusion.rollout, conclusion.verdict);
         if !closing.is_empty() {
             self.close_listeners(closing);
             self.announce_listeners();

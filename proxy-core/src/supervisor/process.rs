@@ -90,9 +90,13 @@ impl Process {
     /// # Errors
     /// When it cannot be started, with the system's reason.
     pub fn start(command: &mut Command) -> std::io::Result<Self> {
+        let mut child = command.spawn()?;
         // Not reaped before we say so, so the number is this child's.
-        let pid = command.spawn()?.id();
-        Self::adopt(pid)
+        Self::adopt(child.id()).inspect_err(|_| {
+            // Nobody could watch it: it must not live on, nor stay behind as a zombie.
+            let _ = child.kill();
+            let _ = child.wait();
+        })
     }
 
     /// A child that an earlier image of this process started.

@@ -21,6 +21,12 @@ use super::state::Supervisor;
 /// Connections taken from one listener before anything else gets a turn.
 const ACCEPTS_A_TURN: usize = 64;
 
+/// How long whoever asked something may take to read the last answers before a supervisor ends.
+const LAST_ANSWERS: Duration = Duration::from_millis(250);
+
+/// How often it is looked whether they have.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
 /// How soon the listeners are looked at again when the system had no descriptor for a connection.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
@@ -87,6 +93,14 @@ impl Supervisor {
         self.publish();
         tracing::info!("the supervisor ends");
         self.clerk.finish();
+        // Whoever waits for a verdict hears it, and has a moment to read it.
+        while let Ok(filed) = self.filed.try_recv() {
+            self.note_filed(filed);
+        }
+        let late = Moment::now() + LAST_ANSWERS;
+        while self.answering.count() > 0 && Moment::now() < late {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
         self.on_event.end();
     }
 

@@ -18,6 +18,10 @@ impl Supervisor {
     /// SIGTERM.
     pub(super) fn stop(&mut self, now: Moment) {
         tracing::info!(again = self.is_stopping(), "stops");
+        // Who waits because of a pause is still to be served.
+        if self.admission.until().is_some() {
+            self.set_admission(None);
+        }
         let serves = self.machine.active().is_some();
         let orders = self.stopping.asked(now, self.times(), serves);
         self.follow(now, orders);

@@ -120,6 +120,13 @@ impl<T> Switchboard<T> {
         self.queue.push_returned(now, socket);
     }
 
+    /// A connection that came back was lost on its way: the worker may return another one all the same.
+    pub fn return_lost(&mut self, generation: Generation) {
+        if let Some(way) = self.ways.get_mut(&generation) {
+            way.uncredited += 1;
+        }
+    }
+
     /// How many of a worker's returns were taken since this was last asked: it may return as many more.
     pub fn credit(&mut self, generation: Generation) -> u32 {
         self.ways

@@ -55,20 +55,24 @@ impl Duties {
         (duties, let_go)
     }
 
-    /// What is in hand. Connections that wait for a credit are, too.
-    pub fn load(&self) -> Load {
+    /// What is in hand. Connections that wait for a credit are, too, and those in `let_go`, which the relay has let go
+    /// and nobody has taken yet.
+    pub fn load(&self, let_go: &mpsc::UnboundedReceiver<OwnedFd>) -> Load {
         let load = self.relay.load();
+        // Looked at after the relay's count: a connection is sent here before it is no longer counted there.
+        let waiting = self.returns.waiting() + let_go.len();
         Load {
-            connections: load.connections + self.returns.waiting() as u64,
+            connections: load.connections + waiting as u64,
             ..load
         }
     }
 
     /// A socket is offered.
     pub fn offered(&mut self, id: Id, socket: Option<OwnedFd>) -> Offer {
-        let has_room = self
-            .room
-            .has_room(self.load().connections, self.adoptions.held());
+        let has_room = self.room.has_room(
+            self.relay.load().connections + self.returns.waiting() as u64,
+            self.adoptions.held(),
+        );
         self.adoptions
             .offered(id, socket, has_room, self.stance.refuses())
     }

@@ -200,7 +200,7 @@ impl Worker {
                 _ = load_due.tick(), if supervised => Wake::LoadIsDue,
             };
             let obeyed = match wake {
-                Wake::Said(Ok(Some(datagram))) => self.obey(datagram, &mut duties).await,
+                Wake::Said(Ok(Some(datagram))) => self.obey(datagram, &mut duties, &let_go).await,
                 Wake::Said(Ok(None) | Err(_)) => {
                     // The supervisor is gone: nobody can take over, so finish and exit.
                     supervised = false;
@@ -219,7 +219,7 @@ impl Worker {
                     self.take_stance(&mut duties).await
                 }
                 Wake::LoadIsDue => {
-                    let load = duties.load();
+                    let load = duties.load(&let_go);
                     if load != last_load {
                         last_load = load;
                         self.say_load(load).await;
@@ -230,7 +230,7 @@ impl Worker {
                 Wake::NothingLeft => match let_go.try_recv() {
                     Ok(socket) => self.settle(socket, &mut duties).await,
                     Err(_) => {
-                        self.say_load(duties.load()).await;
+                        self.say_load(duties.load(&let_go)).await;
                         self.say(&ToSupervisor::Drained).await;
                         return Obeyed::GoOn;
                     }
@@ -248,7 +248,12 @@ impl Worker {
         }
     }
 
-    async fn obey(&mut self, datagram: Datagram, duties: &mut Duties) -> Obeyed {
+    async fn obey(
+        &mut self,
+        datagram: Datagram,
+        duties: &mut Duties,
+        let_go: &mpsc::UnboundedReceiver<OwnedFd>,
+    ) -> Obeyed {
         let message = match decode::<ToWorker>(&datagram.bytes, self.us) {
             Ok(message) => message,
             Err(dropped) => {
@@ -297,7 +302,7 @@ impl Worker {
                     false => duties.resume(),
                 }
                 let taken = self.take_stance(duties).await;
-                let load = duties.load();
+                let load = duties.load(let_go);
                 self.say(&ToSupervisor::Admission {
                     id,
                     connections: load.connections,

@@ -145,7 +145,8 @@ pub fn check(state: OwnedFd) -> u8 {
     };
     staging::report::note(&error.to_string());
     match error {
-        StateError::Schema { .. } => INCOMPATIBLE,
-        _ => 1,
+        StateError::Memory(_) => 1,
+        // Also one of our schema that has words in it which only another version knows.
+        _ => INCOMPATIBLE,
     }
 }

@@ -168,7 +168,7 @@ impl Supervisor {
         if self.handover.task.is_some() {
             return Err(deferred("the supervisor already moves to another program"));
         }
-        if let Some(why) = self.facts(&to).unsettled() {
+        if let Some(why) = self.facts().unsettled() {
             return Err(deferred(why));
         }
         self.begin_handover(to, request.by, false)
@@ -196,6 +196,12 @@ impl Supervisor {
         }
     }
 
+    /// Whether a handover waits until nothing is in flight: admission is its own then.
+    pub(super) fn is_pausing(&self) -> bool {
+        let stage = self.handover.task.as_ref().map(|task| &task.stage);
+        matches!(stage, Some(Stage::Pausing(_)))
+    }
+
     /// Whether it would go, for who asked; the answer may take as long as a check.
     pub(super) fn ask_preflight(
         &mut self,
@@ -203,7 +209,10 @@ impl Supervisor {
         reply: oneshot::Sender<Result<oneshot::Receiver<Preflight>, Failure>>,
     ) {
         let asked = self.handover_target(version).map(|to| {
-            let facts = self.facts(&to);
+            let facts = Facts {
+                program: self.program_of(&to).map(drop),
+                ..self.facts()
+            };
             let check = match &facts.program {
                 Ok(()) => self.start_check(&to).map_err(Checked::Failed),
                 Err(why) => Err(Checked::Failed(why.clone())),
@@ -230,7 +239,7 @@ impl Supervisor {
         let Some(mut task) = self.handover.task.take() else {
             return;
         };
-        let facts = self.facts(&task.to);
+        let facts = self.facts();
         if facts.stopping {
             self.give_up(
                 task,
@@ -273,10 +282,11 @@ impl Supervisor {
                 }
             }
             (Stage::Answering { until }, None) => {
-                if self.clerk.is_idle()
+                if self.is_all_filed()
                     && (self.answering.count() == 0 || *until <= now)
                     && self.on_event.freeze()
                 {
+                    self.abandon_preflights();
                     let why = self.become_image(&task.program);
                     self.on_event.thaw();
                     return self.give_up(task, HandoverPhase::Failed, failed(&why));
@@ -287,7 +297,9 @@ impl Supervisor {
                 pause::Step::Late(why) => {
                     return self.give_up(task, HandoverPhase::Deferred, deferred(&why));
                 }
+                pause::Step::Idle if !self.is_all_filed() => {}
                 pause::Step::Idle => {
+                    self.abandon_preflights();
                     let why = self.start_anew(&task.program);
                     return self.give_up(task, HandoverPhase::Failed, failed(&why));
                 }
@@ -328,26 +340,27 @@ impl Supervisor {
         Ok(selected.unwrap_or_else(|| self.origin.version.clone()))
     }
 
-    fn facts(&self, to: &PackageVersion) -> Facts {
+    /// What is known without looking at the disk.
+    fn facts(&self) -> Facts {
         let known = |link: &super::link::Link| link.load.exchanges;
         Facts {
             stopping: self.is_stopping(),
             settled: self.machine.is_settled() && self.effects.is_empty(),
             filing: self.is_filing(),
-            program: match self.origin.executable_of(&self.home, to) {
-                Ok(_) => Ok(()),
-                Err(failure) => Err(failure.message),
-            },
+            program: Ok(()),
             checked: None,
             in_flight: Some(self.links.values().map(known).sum()),
         }
     }
 
-    fn start_check(&mut self, to: &PackageVersion) -> Result<Check, String> {
-        let program = self
-            .origin
+    fn program_of(&self, to: &PackageVersion) -> Result<PathBuf, String> {
+        self.origin
             .executable_of(&self.home, to)
-            .map_err(|failure| failure.message)?;
+            .map_err(|failure| failure.message)
+    }
+
+    fn start_check(&mut self, to: &PackageVersion) -> Result<Check, String> {
+        let program = self.program_of(to)?;
         let state = self.written_state(Moment::now())?;
         Check::start(Moment::now(), &program, self.home.root(), &state)
     }
@@ -368,6 +381,20 @@ impl Supervisor {
         self.handover
             .preflights
             .retain(|asking| asking.reply.is_some());
+    }
+
+    /// Whether everything that was decided is on disk, and heard of.
+    fn is_all_filed(&self) -> bool {
+        self.clerk.is_idle() && self.filed.is_empty()
+    }
+
+    /// Whoever asked whether it would go learns it by asking again: nobody would end a check that hangs.
+    fn abandon_preflights(&mut self) {
+        for asking in std::mem::take(&mut self.handover.preflights) {
+            self.handover
+                .strays
+                .extend(asking.check.and_then(Check::abandon));
+        }
     }
 
     fn abandon_handover(&mut self, why: &str) {

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use control::supervisor::{Admission, AdmissionRequest};
+use staging::report::Failure;
 
 use crate::channel::{Id, ToWorker};
 use crate::clock::Moment;
@@ -125,21 +126,30 @@ impl Supervisor {
     }
 
     /// `POST /admission`.
-    pub(in super::super) fn admit(&mut self, request: AdmissionRequest) -> Admission {
+    ///
+    /// # Errors
+    /// While a handover has paused it for itself.
+    pub(in super::super) fn admit(
+        &mut self,
+        request: AdmissionRequest,
+    ) -> Result<Admission, Failure> {
+        if self.is_pausing() {
+            return Err(super::deferred("a handover has paused admission"));
+        }
         let now = Moment::now();
         let lease = request
             .lease_ms
             .map_or(LEASE, Duration::from_millis)
             .min(LEASE);
         self.set_admission(request.paused.then_some(now + lease));
-        Admission {
+        Ok(Admission {
             paused: request.paused,
             until: request.paused.then(|| {
                 let lease = jiff::SignedDuration::try_from(lease).unwrap_or_default();
                 let now = staging::clock::now();
                 now.checked_add(lease).unwrap_or(now)
             }),
-        }
+        })
     }
 
     /// Whether no request may be begun now. A lease that ran out ends by this.

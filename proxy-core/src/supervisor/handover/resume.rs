@@ -85,7 +85,11 @@ pub fn resume(handed: &Handed, blocked: &Blocked) -> Result<(), SupervisorError>
     let loaded =
         catch_unwind(AssertUnwindSafe(|| load(memory.as_fd()))).unwrap_or(Err(LoadError::Panicked));
     match (loaded, back) {
-        (Ok(loaded), _) => go_on(loaded, handed.came_back.clone(), blocked),
+        (Ok(loaded), back) => {
+            // Not held for nothing as long as we live.
+            drop((memory, back));
+            go_on(loaded, handed.came_back.clone(), blocked)
+        }
         (Err(error), Some(back)) => {
             let why = error.to_string();
             tracing::error!(why, "cannot take over; the image before is executed again");

@@ -2,6 +2,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use control::types::Outcome;
+
 use crate::config::ListenAddress;
 
 use super::super::rollout::RolloutId;
@@ -22,6 +24,8 @@ pub struct Listeners {
 struct Held {
     listener: Listener,
     accepts: bool,
+    /// Whether it ever was accepted from: then clients may wait in its backlog.
+    accepted: bool,
 }
 
 /// Listeners that were bound for a rollout that has not begun yet.
@@ -55,6 +59,7 @@ impl Listeners {
                 .map(|listener| Held {
                     listener,
                     accepts: true,
+                    accepted: true,
                 })
                 .collect(),
             wishes: Vec::new(),
@@ -74,6 +79,7 @@ impl Listeners {
             all.held.push(Held {
                 listener,
                 accepts: true,
+                accepted: true,
             });
         }
         Ok(all)
@@ -98,6 +104,7 @@ impl Listeners {
                 Ok(Held {
                     listener,
                     accepts: true,
+                    accepted: true,
                 })
             })
             .collect::<Result<_, ListenError>>()?;
@@ -152,7 +159,10 @@ impl Listeners {
             .filter_map(|held| held.listener.named.stored.clone())
             .collect();
         let mut named = Vec::new();
-        for Held { listener, accepts } in &mut self.held {
+        for Held {
+            listener, accepts, ..
+        } in &mut self.held
+        {
             if !*accepts || listener.named.lent || listener.named.stored.is_some() {
                 continue;
             }
@@ -187,6 +197,7 @@ impl Listeners {
             self.held.push(Held {
                 listener,
                 accepts: false,
+                accepted: false,
             });
         }
         self.wishes.push(Wish {
@@ -205,17 +216,25 @@ impl Listeners {
         let uses = self.uses();
         for (held, what_for) in self.held.iter_mut().zip(uses) {
             held.accepts = what_for == Use::Accept;
+            held.accepted |= held.accepts;
         }
         self.accepting().count() != before
     }
 
     /// The rollout has its verdict. Gives the listeners that nobody wants any more, and whether each was accepted from:
     /// then what waits in its backlog comes first.
-    pub fn concluded(&mut self, rollout: RolloutId, kept: bool) -> Vec<(Listener, bool)> {
+    ///
+    /// One that was superseded after it was activated serves on until the next one has its verdict: so do its listeners.
+    pub fn concluded(&mut self, rollout: RolloutId, verdict: Outcome) -> Vec<(Listener, bool)> {
         let Some(at) = self.wishes.iter().position(|wish| wish.rollout == rollout) else {
             return Vec::new();
         };
+        if verdict == Outcome::Superseded && self.wishes[at].activated {
+            return Vec::new();
+        }
         let wish = self.wishes.remove(at);
+        self.wishes.retain(|earlier| earlier.rollout > rollout);
+        let kept = verdict == Outcome::Kept;
         if kept {
             self.kept = wish.wanted;
         }
@@ -223,9 +242,10 @@ impl Listeners {
         let uses = self.uses();
         for (held, what_for) in std::mem::take(&mut self.held).into_iter().zip(uses) {
             match what_for {
-                Use::Close => closing.push((held.listener, held.accepts)),
+                Use::Close => closing.push((held.listener, held.accepted)),
                 what_for => self.held.push(Held {
                     accepts: what_for == Use::Accept,
+                    accepted: held.accepted || what_for == Use::Accept,
                     ..held
                 }),
             }
@@ -245,7 +265,7 @@ impl Listeners {
     /// All of them go, and nothing is wanted any more.
     pub fn take_all(&mut self) -> Vec<(Listener, bool)> {
         let all = std::mem::take(self).held.into_iter();
-        all.map(|held| (held.listener, held.accepts)).collect()
+        all.map(|held| (held.listener, held.accepted)).collect()
     }
 
     fn named(&self) -> Vec<Named> {

@@ -123,7 +123,7 @@ impl Machine {
             (
                 Outcome::RolledBack,
                 Failure::Fatal {
-                    blame: Blame::Configuration | Blame::Host,
+                    blame: Blame::Configuration | Blame::Host | Blame::Unknown,
                     ..
                 },
             ) => Mark::None,
