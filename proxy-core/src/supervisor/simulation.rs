@@ -469,6 +469,14 @@ impl World {
 
     fn obey(&mut self, generation: Generation, down: Down) {
         let refuses = !self.calm && self.dice.percent(5);
+        // A worker that breaks the order: it reads before it says that it owns, and dies of it.
+        let hasty = !self.calm && self.dice.percent(self.trouble);
+        if hasty && let Some(socket) = self.read_too_early(generation, &down) {
+            let of = &mut self.sockets[socket as usize];
+            of.reader = Some(generation);
+            of.progress += 1;
+            return self.die(generation);
+        }
         let Some(worker) = self.workers.get_mut(&generation) else {
             return;
         };
@@ -500,6 +508,18 @@ impl World {
             Down::Cancel(id) => drop(worker.held.remove(&id)),
             Down::Shutdown => self.die(generation),
         }
+    }
+
+    /// The socket that a hasty worker reads from now. Of a Unix socket that was not committed nobody could tell.
+    fn read_too_early(&self, generation: Generation, down: &Down) -> Option<u64> {
+        let worker = self.workers.get(&generation)?;
+        let socket = match down {
+            Down::Socket(_, socket) if !self.sockets[*socket as usize].unix => *socket,
+            Down::Commit(id) => *worker.held.get(id)?,
+            _ => return None,
+        };
+        let of = &self.sockets[socket as usize];
+        (of.requests > of.answers && of.reader.is_none()).then_some(socket)
     }
 
     /// One step of one connection: a request is read, or answered, or the connection goes back.
