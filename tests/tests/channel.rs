@@ -285,9 +285,7 @@ async fn a_worker_tells_what_it_holds_the_oldest_first_and_as_much_as_one_messag
             "POST /v1/{number:03}/{long}?k=1 HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\n"
         );
         client.write_all(ask.as_bytes()).await.unwrap();
-        upstream
-            .wait(|counts| counts.concurrent as u64 > number)
-            .await;
+        upstream.wait(|counts| counts.concurrent > number).await;
         clients.push((client, ask.len() as u64));
     }
     let (total, told) = streams(&mut worker, 2).await;
