@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -114,29 +114,12 @@ impl SupervisorLock {
 }
 
 impl SupervisorLock {
-    /// The lock as an earlier image of this process held it: it belongs to the open file, which an exec keeps.
-    ///
-    /// # Errors
-    /// [`LockError::Open`] when the descriptor is not this home's lock file, or not locked by us.
-    pub fn inherited(home: &Home, descriptor: OwnedFd) -> Result<SupervisorLock, LockError> {
-        let path = home.supervisor_lock();
-        let failed = |source| LockError::Open {
-            path: path.clone(),
-            source,
-        };
-        let file = File::from(descriptor);
-        let (held, named) = (
-            file.metadata().map_err(failed)?,
-            std::fs::metadata(&path).map_err(failed)?,
-        );
-        if (held.dev(), held.ino()) != (named.dev(), named.ino()) {
-            return Err(failed(io::Error::other(
-                "the descriptor is not this home's lock",
-            )));
+    /// The lock as an earlier image of this process held it: it belongs to the open file, which an exec keeps, whatever
+    /// became of its name since.
+    pub fn inherited(descriptor: OwnedFd) -> SupervisorLock {
+        SupervisorLock {
+            file: File::from(descriptor),
         }
-        // Taken already by this very open file: that succeeds at once.
-        FileExt::try_lock_exclusive(&file).map_err(failed)?;
-        Ok(SupervisorLock { file })
     }
 }
 

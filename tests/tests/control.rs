@@ -512,3 +512,41 @@ async fn a_configuration_that_is_no_file_is_refused_and_stops_nobody() {
     );
     assert!(harness::ask(proxy.address).await.is_well());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_same_request_made_again_is_the_same_rollout_and_another_nonce_is_told_nothing() {
+    let (home, proxy, ready) = serving().await;
+    std::fs::write(&ready, "").unwrap();
+    let nonce = proxy.now().nonce;
+    let request = |key: &str| json!({"by": "person", "nonce": nonce, "key": key}).to_string();
+    let last_line = |body: String| {
+        let home = &home;
+        async move {
+            let mut wire = raw(home, "POST /rollouts", &body).await;
+            let head = wire.head().await.unwrap().unwrap();
+            let lines = wire.body(head.answer_framing()).await.unwrap();
+            let text = String::from_utf8(lines).unwrap();
+            serde_json::from_str::<Value>(text.trim().lines().last().unwrap()).unwrap()
+        }
+    };
+    let first = last_line(request("a")).await;
+    assert_eq!(
+        (&first["verdict"], &first["rollout"]),
+        (&json!("kept"), &json!(1))
+    );
+    assert_eq!(
+        last_line(request("a")).await,
+        first,
+        "also when it has ended"
+    );
+    assert_eq!(last_line(request("b")).await["rollout"], 2);
+    assert_eq!(proxy.active().generation, 3);
+
+    let own = format!("GET /rollouts/1?nonce={nonce}");
+    assert_eq!(answer(&home, &own, "").await.1["id"], 1);
+    let (status, refused) = answer(&home, "GET /rollouts/1?nonce=former", "").await;
+    assert_eq!(
+        (status, &refused["error"]["code"]),
+        (409, &json!("OWNERSHIP_CHANGED"))
+    );
+}

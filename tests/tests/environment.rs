@@ -20,7 +20,7 @@ fn bare(name: &str) -> Tool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_home_every_command_that_needs_one_ends_with_78_and_says_what_to_set() {
-    let commands: [(&str, &[&str]); 13] = [
+    let commands: [(&str, &[&str]); 16] = [
         ("rollproxy-launcher", &["--version"]),
         ("rollproxy-launcher", &["serve"]),
         ("rollproxy-launcher", &["list"]),
@@ -43,6 +43,9 @@ async fn without_a_home_every_command_that_needs_one_ends_with_78_and_says_what_
         ("rollproxy", &["serve"]),
         ("rollproxy", &["worker", "--generation", "1"]),
         ("rollproxy", &["status"]),
+        ("rollproxy", &["status", "--watch"]),
+        ("rollproxy", &["status", "--streams"]),
+        ("rollproxy", &["drain", "1", "--now", "--yes"]),
         ("rollproxy", &["restart"]),
         ("rollproxy-updater", &["check", "--format", "json"]),
     ];

@@ -155,7 +155,8 @@ async fn a_feed_that_expires_soon_is_told() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_command_has_three_descriptors_a_group_of_its_own_and_a_workers_environment() {
-    let script = "ls -l /proc/$$/fd > fd; cat /proc/$$/environ > environ; \
+    // `exec`: a shell that redirects only one command keeps a copy meanwhile.
+    let script = "exec > fd; ls -l /proc/$$/fd; cat /proc/$$/environ > environ; \
                   cut -d' ' -f5 /proc/$$/stat > group; echo $$ > pid; mv pid done";
     let (home, proxy) = telling(script, "").await;
     // Connections, workers, the control socket, files: all that a supervisor has open.

@@ -83,7 +83,14 @@ async fn a_probation_is_shown_with_who_stands_by_and_a_drain_with_what_is_left_o
     home.configure_upstream(&upstream.url(), "[rollout]\nprobation = \"10m\"\n");
     proxy.roll(same_version()).await.unwrap();
     let verdict = proxy.roll_begun(by_person("1.1.0")).await;
-    until("it is on probation", || proxy.rolling().probation.is_some()).await;
+    until(
+        "it is on probation, and the one that drains has counted",
+        || {
+            let rolling = proxy.rolling();
+            rolling.probation.is_some() && rolling.draining.iter().any(|place| place.streams == 1)
+        },
+    )
+    .await;
     let shown = status(&home, &[]).run().await.expect(0).stdout;
     for part in [
         "rollproxy 1.1.0 serves on 127.0.0.1:",

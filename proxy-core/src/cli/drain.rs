@@ -31,6 +31,8 @@ pub fn drain(generation: u64, yes: bool, format: Format) -> Result<Exit, Failure
         Ok(_) => {}
         // Its last stream ended while the person was reading.
         Err(ControlError::Refused { failure }) if failure.code == "NO_SUCH_GENERATION" => {}
+        // Whether it was heard is unknown: what is seen now decides.
+        Err(ControlError::Exchange { .. } | ControlError::Silent { .. }) => {}
         Err(error) => return Err(error.into_failure()),
     }
     wait_until_gone(&client, generation)?;

@@ -125,7 +125,7 @@ fn long(left: u8, masked: bool) -> At {
 
 /// The highest bit of a length must be zero.
 fn rest(length: u64, masked: bool) -> At {
-    match length + if masked { 4 } else { 0 } {
+    match length.saturating_add(if masked { 4 } else { 0 }) {
         _ if length >> 63 != 0 => At::Unknown,
         0 => At::Boundary,
         left => At::Rest(left),
@@ -266,9 +266,35 @@ mod tests {
         assert!(frames.is_lost() && !frames.is_between());
         assert_eq!(frames.finish(b"whatever"), 8);
         assert!(frames.is_lost());
+        let mut lost = Frames::default();
+        lost.advance(&[0xff; 20]);
+        assert!(lost.is_lost() && !lost.is_closed());
         let mut longest = Frames::default();
         longest.advance(&[TEXT, 0xff, 0x7f, 255, 255, 255, 255, 255, 255, 255, 1]);
         assert!(!longest.is_lost() && !longest.is_between());
+    }
+
+    #[test]
+    fn whatever_comes_and_however_it_is_cut_the_same_is_made_of_it() {
+        for seed in 0..3_000 {
+            let mut bytes = fixtures::script::noise(seed, 80);
+            // Short lengths, and now and then a long one, so that many frames begin.
+            for byte in &mut bytes {
+                *byte &= if *byte & 0x40 == 0 { 0x8f } else { 0xff };
+            }
+            let mut whole = Frames::default();
+            whole.advance(&bytes);
+            for cut in 0..bytes.len() {
+                let mut frames = Frames::default();
+                frames.advance(&bytes[..cut]);
+                let rest = &bytes[cut..];
+                let taken = frames.finish(rest);
+                assert!(taken <= rest.len());
+                assert!(taken == rest.len() || frames.is_between());
+                frames.advance(&rest[taken..]);
+                assert_eq!(frames, whole, "{seed}: {cut}");
+            }
+        }
     }
 
     #[test]

@@ -161,6 +161,8 @@ impl Supervisor {
             .filter(|link| link.closed_at.is_some_and(|at| at + DEATH_FOLLOWS <= now))
             .map(|link| {
                 link.closed_at = None;
+                // It hears no ping any more, and finishes what it serves: silence is no sign of anything.
+                link.liveness.give_up();
                 link.generation
             })
             .collect();

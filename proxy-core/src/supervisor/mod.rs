@@ -26,6 +26,8 @@ mod rollouts;
 mod run;
 mod service_manager;
 mod signals;
+#[cfg(test)]
+mod simulation;
 mod snapshot;
 mod start;
 mod state;

@@ -148,6 +148,11 @@ impl Rollouts {
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
         };
+        // Who names a version wants it selected; who only restarts what runs does not care.
+        if entry.request.version.is_none() && request.version.is_some() {
+            entry.request.version.clone_from(&request.version);
+            entry.request.serial = request.serial;
+        }
         entry.request.pin = request.pin.or(entry.request.pin);
         entry.request.clear_known_bad |= request.clear_known_bad;
         entry.joined.extend(request.key.clone());

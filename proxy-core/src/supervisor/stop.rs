@@ -25,10 +25,16 @@ impl Supervisor {
 
     /// What is due of a stop.
     pub(super) fn advance_stop(&mut self, now: Moment) {
-        let active = self.machine.active().map(|active| active.generation);
-        let waiting = self.board.queued() + self.board.on_their_way();
-        let orders = self.stopping.tick(now, self.times(), active, waiting);
-        self.follow(now, orders);
+        // One step may make the next one due at once.
+        loop {
+            let active = self.machine.active().map(|active| active.generation);
+            let waiting = self.board.queued() + self.board.on_their_way();
+            let orders = self.stopping.tick(now, self.times(), active, waiting);
+            if orders.is_empty() {
+                return;
+            }
+            self.follow(now, orders);
+        }
     }
 
     pub(super) fn refuse_while_stopping(&self) -> Result<(), Failure> {

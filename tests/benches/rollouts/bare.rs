@@ -16,6 +16,8 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
+use super::options::cores;
+
 struct Process;
 
 impl Vitals for Process {
@@ -35,8 +37,7 @@ fn relay(upstream: &str) -> Relay {
     config.upstreams.insert("bench".into(), upstream);
     config.routes = vec![Route::new("/v1/*", "bench")];
     let gateway = Arc::new(Gateway::new(&config, Arc::new(Process)).unwrap());
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    Relay::start(Arc::new(config), gateway, cores).unwrap()
+    Relay::start(Arc::new(config), gateway, cores()).unwrap()
 }
 
 /// Says its port, and ends with its standard input.

@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 use super::children::{Load, Role, Upstream};
 use super::findings::{Findings, goal, line, median, table};
 use super::load::{Kind, Plan, Said};
-use super::options::Options;
+use super::options::{Options, cores};
 use super::scene::Scene;
 
 /// Who is measured.
@@ -34,6 +34,8 @@ struct Sample {
     p50: f64,
     p95: f64,
     cpu: f64,
+    /// What others used meanwhile, in percent of the machine.
+    beside: f64,
 }
 
 pub fn run(options: &Options, runtime: &Runtime, findings: &mut Findings) {
@@ -46,7 +48,8 @@ pub fn run(options: &Options, runtime: &Runtime, findings: &mut Findings) {
         for name in order {
             let (running, address) = start(name, runtime, &upstream);
             for clients in CLIENTS {
-                match sample(&running, address, clients, options) {
+                options.wait_for_calm();
+                match sample(&running, address, clients, options, &upstream) {
                     Ok(sample) => {
                         eprintln!(
                             "{name}, {clients} at a time, round {}: {sample:.1?}",
@@ -117,12 +120,19 @@ fn sample(
     address: SocketAddrV4,
     clients: usize,
     options: &Options,
+    upstream: &Upstream,
 ) -> Result<Sample, String> {
     let mut load = Load::start(&plan(address, clients, options));
     let begun = load.hear();
-    let before = running.processor_time();
+    let beside = [load.pid(), upstream.pid()];
+    let read = || {
+        let ours = running.processor_time();
+        let tools: u64 = beside.map(machine::processor_time).iter().sum();
+        (ours, machine::machine_busy(), ours + tools)
+    };
+    let (before, busy_before, all_before) = read();
     let ended = load.hear();
-    let after = running.processor_time();
+    let (after, busy_after, all_after) = read();
     let outcome = load.finish();
     let whole = matches!((begun, ended), (Some(Said::Begin), Some(Said::End { .. })));
     if !whole || outcome.errors > 0 || outcome.counted == 0 {
@@ -131,7 +141,10 @@ fn sample(
             outcome.errors, outcome.first_error
         ));
     }
+    let machine = outcome.seconds * 1e9 * cores() as f64;
+    let others = (busy_after - busy_before).saturating_sub(all_after - all_before);
     Ok(Sample {
+        beside: others as f64 / machine * 100.0,
         rate: outcome.counted as f64 / outcome.seconds,
         p50: outcome.latency.p50 as f64 / 1e3,
         p95: outcome.latency.p95 as f64 / 1e3,
@@ -144,11 +157,12 @@ fn tell(samples: &BTreeMap<(usize, &str), Vec<Sample>>, findings: &mut Findings)
         let found = samples.get(&(clients, name)).map(Vec::as_slice);
         found.unwrap_or_default().iter().map(figure).collect()
     };
-    let figures: [(&str, fn(&Sample) -> f64); 4] = [
+    let figures: [(&str, fn(&Sample) -> f64); 5] = [
         ("connections/s", |sample| sample.rate),
         ("p50 µs", |sample| sample.p50),
         ("p95 µs", |sample| sample.p95),
         ("CPU µs a connection", |sample| sample.cpu),
+        ("other work, % of the machine", |sample| sample.beside),
     ];
     for clients in CLIENTS {
         let titles: Vec<&str> = figures.iter().map(|(title, _)| *title).collect();
@@ -206,9 +220,9 @@ fn tell(samples: &BTreeMap<(usize, &str), Vec<Sample>>, findings: &mut Findings)
         .map(|((clients, name), samples)| {
             let rounds: Vec<_> = samples
                 .iter()
-                .map(|s| [s.rate, s.p50, s.p95, s.cpu])
+                .map(|s| [s.rate, s.p50, s.p95, s.cpu, s.beside])
                 .collect();
-            json!({ "name": name, "clients": clients, "ratePerSecondP50P95CpuMicros": rounds })
+            json!({ "name": name, "clients": clients, "ratePerSecondP50P95CpuMicrosBeside": rounds })
         })
         .collect();
     findings.keep("handOff", json!(all));

@@ -32,7 +32,7 @@ mod wire;
 use std::process::ExitCode;
 
 use findings::Findings;
-use options::{Options, USAGE};
+use options::{Options, USAGE, cores};
 
 fn main() -> ExitCode {
     raise_descriptors();
@@ -56,28 +56,31 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> ExitCode {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    println!("{cores} cores, Linux {}", kernel.trim());
+    println!("{} cores, Linux {}", cores(), kernel.trim());
     if cfg!(debug_assertions) {
         println!("A debug build: no figure means anything.");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(cores)
+        .worker_threads(cores())
         .enable_all()
         .build()
         .unwrap();
     let mut findings = Findings::default();
     if options.wants("crowd") {
+        options.wait_for_calm();
         runtime.block_on(crowd::run(options, &mut findings));
     }
     if options.wants("restart") {
+        options.wait_for_calm();
         runtime.block_on(restart::run(options, &mut findings));
     }
     if options.wants("memory") {
+        options.wait_for_calm();
         runtime.block_on(memory::run(options, &mut findings));
     }
     if options.wants("freeze") {
+        options.wait_for_calm();
         runtime.block_on(freeze::run(options, &mut findings));
     }
     if options.wants("hand-off") {

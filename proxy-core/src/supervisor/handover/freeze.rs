@@ -20,6 +20,10 @@ impl Supervisor {
     /// was; why.
     pub(super) fn become_image(&mut self, program: &Path) -> String {
         tracing::info!(program = %program.display(), "the supervisor moves");
+        // The next program does not know of it, and nobody else would tell the workers.
+        if self.admission.until().is_some() {
+            self.set_admission(None);
+        }
         let state = match self.written_state(Moment::now()) {
             Ok(state) => state,
             Err(why) => return why,

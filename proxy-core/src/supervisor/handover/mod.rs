@@ -176,17 +176,18 @@ impl Supervisor {
 
     /// After a rollout was kept: the supervisor follows, when nothing stands in the way.
     pub(super) fn follow_selection(&mut self) {
-        if !self.config.config.rollout.refresh_supervisor {
-            return;
-        }
         let Ok(Some(selected)) = selection::read(&self.home) else {
             return;
         };
-        if selected.version == self.origin.version {
-            return;
+        if let Some(task) = &self.handover.task
+            && task.patient
+            && task.to != selected.version
+        {
+            self.abandon_handover("another version was selected");
         }
-        if let Some(Task { patient: true, .. }) = self.handover.task {
-            self.abandon_handover("a later version was selected");
+        if !self.config.config.rollout.refresh_supervisor || selected.version == self.origin.version
+        {
+            return;
         }
         if self.handover.task.is_none()
             && let Err(failure) = self.begin_handover(selected.version, By::Selection, true)

@@ -54,6 +54,8 @@ enum LoadError {
     NotOpen(i32),
     #[error("descriptor {0} is not the kind of socket that the state says")]
     OtherKind(i32),
+    #[error("descriptor {0} is not a lock that is held here")]
+    NotOurs(i32),
     #[error("descriptor {0} stands in the state twice")]
     Twice(i32),
     #[error("worker {pid} cannot be watched: {source}")]
@@ -132,7 +134,11 @@ fn load(memory: BorrowedFd<'_>) -> Result<Loaded, LoadError> {
             return Err(LoadError::OtherKind(number));
         }
     }
-    looked_at(state.lock, |_| ()).ok_or(LoadError::NotOpen(state.lock))?;
+    // Taken already by this very open file: that succeeds at once.
+    let lock = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+    looked_at(state.lock, |file| rustix::fs::flock(file, lock))
+        .ok_or(LoadError::NotOpen(state.lock))?
+        .map_err(|_| LoadError::NotOurs(state.lock))?;
     let mut pidfds = BTreeMap::new();
     for link in &state.links {
         let pid = link.pid;
@@ -180,7 +186,7 @@ fn take_over(
         mut pidfds,
     } = loaded;
     let home = Home::at(state.home.clone());
-    let lock = SupervisorLock::inherited(&home, take(state.lock).map_err(failed)?)?;
+    let lock = SupervisorLock::inherited(take(state.lock).map_err(failed)?);
     let control = take(state.control).map_err(failed)?;
     let listeners = state
         .listeners

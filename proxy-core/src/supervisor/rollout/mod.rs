@@ -23,6 +23,8 @@
 
 mod active;
 mod candidate;
+#[cfg(test)]
+pub(super) mod dice;
 mod leaving;
 mod probation;
 mod request;
