@@ -90,6 +90,7 @@ pub fn supervisor(upstream: &str) {
     };
     while offer().is_some() {}
     let _ = worker.kill();
+    let _ = worker.wait();
 }
 
 /// The other end, on its standard input.

@@ -38,6 +38,9 @@ struct Sample {
     beside: f64,
 }
 
+/// One of a sample's figures.
+type Figure = fn(&Sample) -> f64;
+
 pub fn run(options: &Options, runtime: &Runtime, findings: &mut Findings) {
     let upstream = Upstream::start();
     let mut samples: BTreeMap<(usize, &str), Vec<Sample>> = BTreeMap::new();
@@ -153,11 +156,11 @@ fn sample(
 }
 
 fn tell(samples: &BTreeMap<(usize, &str), Vec<Sample>>, findings: &mut Findings) {
-    let of = |clients: usize, name: &str, figure: fn(&Sample) -> f64| -> Vec<f64> {
+    let of = |clients: usize, name: &str, figure: Figure| -> Vec<f64> {
         let found = samples.get(&(clients, name)).map(Vec::as_slice);
         found.unwrap_or_default().iter().map(figure).collect()
     };
-    let figures: [(&str, fn(&Sample) -> f64); 5] = [
+    let figures: [(&str, Figure); 5] = [
         ("connections/s", |sample| sample.rate),
         ("p50 µs", |sample| sample.p50),
         ("p95 µs", |sample| sample.p95),
