@@ -1,5 +1,7 @@
 //! The answer to `streams`: what is in flight, as much of it as a datagram holds.
 
+use std::time::Instant;
+
 use control::types::{HeldStream, StreamKind};
 
 use crate::relay::{Held, Kind, Listing, Relay};
@@ -12,7 +14,10 @@ const MOST: usize = 600;
 /// Asks the relay's threads.
 pub async fn listed(relay: &Relay) -> (u64, Vec<HeldStream>) {
     let Listing { total, oldest } = relay.held(MOST).await;
-    (total, fitting(oldest.into_iter().map(named)))
+    // One moment for all: an older one never looks younger.
+    let now = Instant::now();
+    let told = oldest.into_iter().map(|held| named(held, now));
+    (total, fitting(told))
 }
 
 /// The first of them, as long as they fit.
@@ -29,7 +34,7 @@ fn fitting(streams: impl Iterator<Item = HeldStream>) -> Vec<HeldStream> {
         .collect()
 }
 
-fn named(held: Held) -> HeldStream {
+fn named(held: Held, now: Instant) -> HeldStream {
     HeldStream {
         client: held
             .client
@@ -40,7 +45,8 @@ fn named(held: Held) -> HeldStream {
             Kind::WebSocket => StreamKind::WebSocket,
             Kind::Tunnel => StreamKind::Tunnel,
         },
-        age_ms: u64::try_from(held.since.elapsed().as_millis()).unwrap_or(u64::MAX),
+        age_ms: u64::try_from(now.saturating_duration_since(held.since).as_millis())
+            .unwrap_or(u64::MAX),
         bytes_in: held.bytes_in,
         bytes_out: held.bytes_out,
     }
