@@ -334,6 +334,38 @@ async fn who_is_not_yet_accepted_when_a_rollout_begins_is_served() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_of_a_superseded_rollout_is_served_as_long_as_its_generation_is() {
+    let home = TestHome::new();
+    let configure = |addresses: &[&str], more: &str| {
+        let text =
+            format!("[server]\nlisten = {addresses:?}\n[rollout]\nprobation = \"10m\"\n{more}");
+        std::fs::write(home.home.config_file(), text).unwrap();
+    };
+    configure(&["127.0.0.1:0"], "");
+    home.install_proxy("1.0.0");
+    home.install_proxy("1.1.0");
+    home.install_faulty("1.2.0", "never-ready");
+    home.select("1.0.0");
+    let proxy = Proxy::start(&home).await;
+    configure(&["127.0.0.1:0", "[::1]:0"], "");
+    let first = proxy.roll_begun(by_person("1.1.0")).await;
+    until("it is on probation", || proxy.rolling().probation.is_some()).await;
+    let v6: SocketAddr = announced(&home, &proxy).await[1].parse().unwrap();
+    assert!(ask(v6).await.is_well());
+
+    let second = proxy.roll_begun(by_person("1.2.0")).await;
+    assert_eq!(first.await.unwrap().unwrap().verdict, Outcome::Superseded);
+    for address in [v6, proxy.address] {
+        assert!(ask(address).await.is_well());
+    }
+    let candidate = proxy.rolling().candidate.unwrap();
+    process::send(i32::try_from(candidate.pid).unwrap(), Signal::SIGKILL);
+    assert_eq!(second.await.unwrap().unwrap().verdict, Outcome::Failed);
+    assert!(ask(proxy.address).await.is_well());
+    assert_eq!(ask(v6).await, Asked::Refused);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_probation_old_and_new_addresses_are_served_and_a_take_over_brings_the_old_ones_back() {
     let home = TestHome::new();
     let (path, unix) = socket_path(&home);

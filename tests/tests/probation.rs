@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use control::types::{Outcome, Place};
 use fixtures::client::{KeepAlive, KeepAliveCounts, once};
@@ -278,7 +278,14 @@ async fn a_new_version_that_ends_in_any_way_gives_its_traffic_back_and_is_marked
             "stopped" => process::send(i32::try_from(bad.pid).unwrap(), Signal::SIGSTOP),
             _ => std::fs::write(&trigger, "").unwrap(),
         }
-        // Whoever connects while all this goes on is served.
+        if end.ends_with("-when") {
+            // Whom it owned when it died, it takes with it; whoever comes from then on is served.
+            until("it is no longer active", || {
+                let active = proxy.rolling().active;
+                active.is_none_or(|active| active.generation != bad.generation)
+            })
+            .await;
+        }
         for _ in 0..10 {
             let asked = ask(proxy.address).await;
             assert!(asked.is_well(), "{end}: {asked:?}");
@@ -291,7 +298,15 @@ async fn a_new_version_that_ends_in_any_way_gives_its_traffic_back_and_is_marked
         assert!(home.is_known_bad(&version), "{end}");
         assert_eq!(home.selection(), selection, "{end}");
         match (young, streams_survive) {
-            (Some(young), true) => young.finish(&upstream).await,
+            (Some(young), true) => {
+                // Longer than a ping may take: it hears none, and is not to be blamed for that.
+                let since = Instant::now();
+                until("pings would have been missed", || {
+                    since.elapsed() > Duration::from_secs(3)
+                })
+                .await;
+                young.finish(&upstream).await;
+            }
             (Some(young), false) => {
                 let outcome = young.ended().await;
                 assert!(!outcome.is_perfect(), "{end}: {outcome:?}");
@@ -443,6 +458,21 @@ async fn sigterm_in_a_probation_defers_it_and_the_next_start_tries_again() {
         again.rolling().standby.unwrap().version.to_string(),
         "1.0.0"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_for_a_verdict_hears_it_however_quickly_the_supervisor_ends() {
+    let upstream = Upstream::start().await.unwrap();
+    for _ in 0..4 {
+        let (home, mut proxy) = serving(&upstream, LONG).await;
+        home.install_proxy("1.1.0");
+        let told = proxy.roll_begun(by_person("1.1.0")).await;
+        on_probation(&proxy, "1.1.0").await;
+        proxy.signal(Signal::SIGTERM);
+        let verdict = told.await.unwrap().unwrap();
+        assert_eq!(verdict.verdict, Outcome::Deferred);
+        assert_eq!(proxy.ended().await, Some(0));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

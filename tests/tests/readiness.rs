@@ -83,6 +83,22 @@ async fn ready_says_no_for_the_window_and_everyone_is_served_until_it_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_nothing_in_flight_it_ends_with_the_window_and_waits_for_no_other_thing() {
+    let upstream = Upstream::start().await.unwrap();
+    // Nothing else wakes it for minutes.
+    let (_home, mut proxy) = serving(&upstream, "unready_window = \"500ms\"\n").await;
+    let since = Instant::now();
+    proxy.signal(Signal::SIGTERM);
+    assert_eq!(proxy.ended().await, Some(0));
+    // A ping would come after 10 s.
+    assert!(
+        since.elapsed() < Duration::from_secs(6),
+        "{:?}",
+        since.elapsed()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_generation_that_begins_to_serve_within_the_window_says_no_too() {
     let upstream = Upstream::start().await.unwrap();
     let (_home, mut proxy) = serving(&upstream, "unready_window = \"10m\"\n").await;

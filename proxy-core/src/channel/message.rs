@@ -404,6 +404,18 @@ mod tests {
     }
 
     #[test]
+    fn a_fatal_whose_blame_is_of_a_newer_version_is_still_a_fatal() {
+        let bytes = br#"{"type":"fatal","generation":7,"pid":4711,"reason":"no","blame":"moon"}"#;
+        assert_eq!(
+            decode(bytes, US),
+            Ok(ToSupervisor::Fatal {
+                reason: "no".into(),
+                blame: Blame::Unknown
+            })
+        );
+    }
+
+    #[test]
     fn fields_of_a_newer_version_are_ignored() {
         let bytes = br#"{"type":"ready","generation":7,"pid":4711,"version":"9.0.0","protocol":3,"mood":{"good":true}}"#;
         assert_eq!(

@@ -181,3 +181,31 @@ impl Rollouts {
         self.entries.values().next_back().map(|entry| &entry.record)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_joins_by_naming_the_version_gets_it_selected_as_it_was_asked_for() {
+        let mut rollouts = Rollouts::default();
+        let version: PackageVersion = "1.2.0".parse().unwrap();
+        rollouts.begin(1, version.clone(), RolloutRequest::new(By::Signal));
+        let mut named = RolloutRequest::new(By::Person);
+        named.version = Some(version.to_string());
+        named.pin = Some(true);
+        named.serial = Some(7);
+        rollouts.join(1, &named);
+        let asked = rollouts.request(1).unwrap();
+        assert_eq!(asked.version.as_deref(), Some("1.2.0"));
+        assert_eq!(
+            (asked.pin, asked.serial, asked.by),
+            (Some(true), Some(7), By::Person)
+        );
+        // One that only restarts takes nothing of that away.
+        rollouts.join(1, &RolloutRequest::new(By::Person));
+        let asked = rollouts.request(1).unwrap();
+        assert_eq!(asked.version.as_deref(), Some("1.2.0"));
+        assert_eq!((asked.pin, asked.serial), (Some(true), Some(7)));
+    }
+}
