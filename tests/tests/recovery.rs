@@ -122,6 +122,11 @@ async fn the_running_versions_own_tree_may_go_before_and_after_a_handover() {
             .await;
         }
         staging::files::remove_tree(&home.home.package(&version.parse().unwrap())).unwrap();
+        // It must not become a supervisor that does not know what it is and can start nobody.
+        let restart = home.tool("rollproxy").args(["restart", "--supervisor"]);
+        let refused = restart.run().await.expect(69);
+        assert!(refused.text().contains("NOT_INSTALLED"), "{refused:?}");
+        assert_eq!(proxy.now().supervisor_version.to_string(), version);
         for _ in 0..2 {
             let killed = proxy.active();
             process::send(proxy.active_pid(), Signal::SIGKILL);

@@ -70,6 +70,27 @@ impl Origin {
         ))
     }
 
+    /// The program of `version` for a supervisor: a file that is there. Our descriptor of a removed one starts workers, who
+    /// are told their version; a supervisor that was started from it would not know what it is, and hold nothing that
+    /// could start the next worker.
+    ///
+    /// # Errors
+    /// As [`Self::executable_of`], and when the version's package was removed.
+    pub fn program_of(&self, home: &Home, version: &PackageVersion) -> Result<PathBuf, Failure> {
+        let program = self.executable_of(home, version)?;
+        if Package::open(home, version).is_err() && program != self.executable {
+            return Err(Failure::new(
+                "NOT_INSTALLED",
+                format!(
+                    "version {version} runs, but its package was removed; select an installed version (`rollproxy list`)"
+                ),
+                Exit::NoPackage,
+                false,
+            ));
+        }
+        Ok(program)
+    }
+
     /// The executable of `version`: among the packages first, then where the supervisor came from,
     /// so that removing an old tree never prevents a recovery.
     ///

@@ -314,7 +314,7 @@ impl Supervisor {
         by: By,
         patient: bool,
     ) -> Result<Record, Failure> {
-        let program = self.origin.executable_of(&self.home, &to)?;
+        let program = self.origin.program_of(&self.home, &to)?;
         self.handover
             .book
             .begin(staging::clock::now(), &self.origin.version, &to, by);
@@ -355,7 +355,7 @@ impl Supervisor {
 
     fn program_of(&self, to: &PackageVersion) -> Result<PathBuf, String> {
         self.origin
-            .executable_of(&self.home, to)
+            .program_of(&self.home, to)
             .map_err(|failure| failure.message)
     }
 
