@@ -190,6 +190,8 @@ fn custom(what: &Add) -> Result<HashMap<String, serde_json::Value>, PublishError
         minimum_version: what.minimum_version.as_ref().map(ToString::to_string),
         ramp: what.ramp.clone(),
         dead_end: what.dead_end.clone(),
+        manifest: None,
+        deltas: Vec::new(),
         notes: what.notes.clone(),
     };
     let object = serde_json::to_value(custom).and_then(serde_json::from_value);

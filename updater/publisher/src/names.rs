@@ -32,6 +32,9 @@ pub struct ChannelFile {
     /// What people should know about it; may be empty.
     #[serde(default)]
     pub notes: String,
+    /// Versions that older hosts must have run before they go further, lowest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub barriers: Vec<String>,
 }
 
 /// What the feed says about an archive, in its `custom` field. Integers only: canonical JSON knows no fractions.
@@ -51,9 +54,35 @@ pub struct ArchiveCustom {
     /// Why no update leads on from this version without a person.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dead_end: Option<String>,
+    /// SHA-256 of the package's manifest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub manifest: Option<String>,
+    /// Patches that make it from an earlier version.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deltas: Vec<Delta>,
     /// What people should know; a promotion copies it into the channel file.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub notes: String,
+}
+
+/// A patch that makes one version's archive content from the files of another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Delta {
+    /// The version it is made from.
+    pub from: String,
+    /// SHA-256 of that version's manifest.
+    pub from_manifest: String,
+    /// The target name of the patch: `rollproxy/<triple>/<version>.from-<from>.patch`.
+    pub target: String,
+    /// Bytes of the patch.
+    pub length: u64,
+    /// SHA-256 of the patch.
+    pub sha256: String,
+    /// Bytes of the tar that it makes.
+    pub content_length: u64,
+    /// SHA-256 of that tar.
+    pub content_sha256: String,
 }
 
 /// A rollout over time: from `share` percent at `start` to all hosts `durationMs` later.

@@ -80,6 +80,7 @@ pub fn promote(place: &Place, what: &Promote) -> Result<Promoted, PublishError> 
         version: what.version.to_string(),
         archive: archive.clone(),
         notes: what.notes.clone().unwrap_or_else(|| said.to_owned()),
+        barriers: Vec::new(),
     };
 
     let name = channel_name(&what.target, &what.channel);

@@ -51,6 +51,32 @@ pub struct ArchiveCustom {
     /// Why no update leads on from this version without a person; bounded, without control characters but line feeds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dead_end: Option<String>,
+    /// SHA-256 of the package's manifest, lower-case hex; none in feeds that do not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub manifest: Option<String>,
+    /// Patches that make it from an installed version.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deltas: Vec<Delta>,
+}
+
+/// A patch that makes one version's archive content from the files of another ([`staging::delta`]).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Delta {
+    /// The version it is made from.
+    pub from: PackageVersion,
+    /// SHA-256 of that version's manifest: the files it needs are exactly these.
+    pub from_manifest: String,
+    /// The target name of the patch: `rollproxy/<triple>/<version>.from-<from>.patch`.
+    pub target: String,
+    /// Bytes of the patch.
+    pub length: u64,
+    /// SHA-256 of the patch, lower-case hex.
+    pub sha256: String,
+    /// Bytes of the tar that it makes.
+    pub content_length: u64,
+    /// SHA-256 of that tar, lower-case hex.
+    pub content_sha256: String,
 }
 
 /// A rollout over time: from `share` percent of hosts at `start` to all of them `durationMs` later.
@@ -72,6 +98,9 @@ pub(super) struct Offer {
     pub(super) archive: String,
     #[serde(default)]
     pub(super) notes: String,
+    /// Versions that older hosts must have run before they go further.
+    #[serde(default)]
+    pub(super) barriers: Vec<PackageVersion>,
 }
 
 /// One channel for one target triple.
