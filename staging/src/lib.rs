@@ -12,6 +12,7 @@ compile_error!("Rollproxy is built for x86_64 and aarch64 only");
 pub mod archive;
 pub mod clock;
 pub mod contents;
+pub mod delta;
 pub mod digest;
 pub mod document;
 mod elf;
