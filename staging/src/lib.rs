@@ -33,6 +33,8 @@ pub mod report;
 #[cfg(test)]
 mod scratch;
 pub mod selection;
+pub mod share;
+pub mod space;
 pub mod stage;
 pub mod update_state;
 pub mod validate;

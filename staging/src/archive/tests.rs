@@ -1,5 +1,7 @@
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -10,6 +12,7 @@ use super::*;
 use crate::contents;
 use crate::digest;
 use crate::pack::{Plan, pack_archive};
+use crate::report::Report;
 use crate::version::PackageVersion;
 
 /// A tar in the making, with any entry that a writer of malice could make.
