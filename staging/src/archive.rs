@@ -167,4 +167,6 @@ fn check_limits(manifest: &Manifest, limits: &Limits) -> Result<(), ArchiveError
 }
 
 #[cfg(test)]
+mod failures;
+#[cfg(test)]
 mod tests;
