@@ -15,6 +15,9 @@ use crate::ownership::ProcessIdentity;
 use crate::report::{Exit, Report};
 use crate::version::PackageVersion;
 
+/// The cause of a job that was interrupted.
+pub const PROCESS_ENDED: &str = "its process ended before the job did";
+
 /// What became of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -7,8 +7,9 @@ use clap::{Args, Parser, Subcommand};
 use staging::home::Home;
 use staging::package;
 use staging::report::{self, Exit, Failure, Format};
+use staging::version::PackageVersion;
 
-use crate::{init, job, selftest, settings};
+use crate::{history, init, job, selftest, settings, verify};
 
 const NAME: &str = "rollproxy-updater";
 const COMPILED: &str = env!("CARGO_PKG_VERSION");
@@ -52,6 +53,36 @@ enum Command {
         after_help = "Examples:\n  rollproxy-updater check\n  rollproxy-updater check --dry-run    exit 100 = an update is available\n  rollproxy-updater check --format json"
     )]
     Check(Check),
+    /// Say whether installed packages still are what their manifests say
+    #[command(
+        after_help = "Examples:\n  rollproxy-updater verify\n  rollproxy-updater verify 1.4.2 --format json\n\nExit code 1 = something is damaged; the file is named."
+    )]
+    Verify(Verify),
+    /// Show earlier jobs and how they ended, the newest first
+    #[command(
+        after_help = "Examples:\n  rollproxy-updater history\n  rollproxy-updater history --limit 1 --format json"
+    )]
+    History(History),
+}
+
+#[derive(Debug, Args)]
+struct Verify {
+    /// The version; without one, every installed version
+    #[arg(value_name = "VERSION")]
+    version: Option<PackageVersion>,
+    /// How to answer: text or json
+    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = format)]
+    format: Format,
+}
+
+#[derive(Debug, Args)]
+struct History {
+    /// How many jobs to show
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    limit: usize,
+    /// How to answer: text or json
+    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = format)]
+    format: Format,
 }
 
 #[derive(Debug, Args)]
@@ -123,10 +154,19 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             report::finish(result, options.format)
         }
         Some(Command::Check(options)) => check(&options),
+        Some(Command::Verify(options)) => match home() {
+            Ok(home) => verify::verify(&home, options.version.as_ref(), options.format),
+            Err(failure) => report::finish(Err(failure), options.format),
+        },
+        Some(Command::History(options)) => {
+            let result =
+                home().and_then(|home| history::history(&home, options.limit, options.format));
+            report::finish(result, options.format)
+        }
         None => report::finish(
             Err(Failure::new(
                 "USAGE",
-                "name a command: init or check; --help says more",
+                "name a command: check, init, verify or history; --help says more",
                 Exit::Usage,
                 false,
             )),

@@ -140,7 +140,7 @@ fn tidy(home: &Home) -> Result<(), Failure> {
         Journal::resume(home, record)?.record(
             State::Interrupted,
             &step,
-            Some("its process ended before the job did"),
+            Some(journal::PROCESS_ENDED),
         )?;
     }
     journal::prune(home, JOBS_KEPT)?;
