@@ -141,10 +141,11 @@ async fn download(order: Order<'_>, deadline: &Deadline) -> Result<Downloaded, F
         order
             .downloader
             .download(
-                order.release,
+                &order.release.wanted(),
                 &folder,
                 order.limits.inactivity,
                 &mut progress,
+                None,
             )
             .await
     })
