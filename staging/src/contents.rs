@@ -101,7 +101,12 @@ pub fn verify(root: &Path, manifest: &Manifest) -> Result<(), ContentsError> {
     verify_digests(root, manifest)
 }
 
-fn verify_names(root: &Path, manifest: &Manifest) -> Result<(), ContentsError> {
+/// Compares names, kinds, sizes and modes, as [`verify`] does, and no digests: for files that were hashed while they were
+/// written, and that nothing has run since.
+///
+/// # Errors
+/// The first difference, [`ContentsError`].
+pub fn verify_names(root: &Path, manifest: &Manifest) -> Result<(), ContentsError> {
     let folders: HashSet<&str> = manifest
         .files
         .iter()
@@ -176,7 +181,8 @@ fn verify_metadata(file: &FileEntry, metadata: &fs::Metadata) -> Result<(), Cont
 
 /// Digests of all files, a few at a time.
 fn verify_digests(root: &Path, manifest: &Manifest) -> Result<(), ContentsError> {
-    for_each_parallel(&manifest.files, |file| {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    for_each_parallel(&manifest.files, cores.min(4), |file| {
         let path = root.join(&file.path);
         let (_, found) = digest::of_file(&path).map_err(|source| ContentsError::Read {
             path: path.clone(),
@@ -193,15 +199,13 @@ fn verify_digests(root: &Path, manifest: &Manifest) -> Result<(), ContentsError>
     })
 }
 
-/// Does something with each item on a few threads, and gives the first error in the items' order.
+/// Does something with each item on at most so many threads, and gives the first error in the items' order.
 pub(crate) fn for_each_parallel<T: Sync, E: Send>(
     items: &[T],
+    threads: usize,
     act: impl Fn(&T) -> Result<(), E> + Sync,
 ) -> Result<(), E> {
-    let threads = std::thread::available_parallelism()
-        .map_or(1, usize::from)
-        .min(4)
-        .min(items.len());
+    let threads = threads.min(items.len());
     if threads <= 1 {
         return items.iter().try_for_each(act);
     }
@@ -293,16 +297,39 @@ mod tests {
     fn parallel_work_sees_every_item_and_reports_a_failure() {
         let items: Vec<usize> = (0..100).collect();
         let seen = AtomicUsize::new(0);
-        for_each_parallel(&items, |_| {
+        for_each_parallel(&items, 4, |_| {
             seen.fetch_add(1, Ordering::Relaxed);
             Ok::<(), ()>(())
         })
         .unwrap();
         assert_eq!(seen.load(Ordering::Relaxed), 100);
-        assert_eq!(
-            for_each_parallel(&items, |item| if *item == 40 { Err(*item) } else { Ok(()) }),
-            Err(40)
-        );
-        assert_eq!(for_each_parallel(&[] as &[u8], |_| Err(())), Ok(()));
+        let fails_at_40 = |item: &usize| if *item == 40 { Err(*item) } else { Ok(()) };
+        assert_eq!(for_each_parallel(&items, 4, fails_at_40), Err(40));
+        assert_eq!(for_each_parallel(&[] as &[u8], 4, |_| Err(())), Ok(()));
+    }
+
+    #[test]
+    fn parallel_work_is_parallel_and_bounded() {
+        const THREADS: usize = 4;
+        let (now, most) = (std::sync::Mutex::new((0, 0)), std::sync::Condvar::new());
+        for_each_parallel(&[(); 40], THREADS, |()| {
+            let mut there = now.lock().unwrap();
+            there.0 += 1;
+            there.1 = there.1.max(there.0);
+            most.notify_all();
+            // Nobody goes before all of them have met once.
+            let patience = std::time::Duration::from_secs(20);
+            let (mut there, late) = most
+                .wait_timeout_while(there, patience, |there| there.1 < THREADS)
+                .unwrap();
+            there.0 -= 1;
+            if late.timed_out() {
+                Err(there.1)
+            } else {
+                Ok(())
+            }
+        })
+        .unwrap();
+        assert_eq!(now.into_inner().unwrap(), (0, THREADS));
     }
 }

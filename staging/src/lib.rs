@@ -12,6 +12,7 @@ compile_error!("Rollproxy is built for x86_64 and aarch64 only");
 pub mod archive;
 pub mod clock;
 pub mod contents;
+pub mod delta;
 pub mod digest;
 pub mod document;
 mod elf;
@@ -32,6 +33,8 @@ pub mod report;
 #[cfg(test)]
 mod scratch;
 pub mod selection;
+pub mod share;
+pub mod space;
 pub mod stage;
 pub mod update_state;
 pub mod validate;

@@ -118,6 +118,25 @@ pub fn run_bounded(
     })
 }
 
+/// How many processes, of those that we may look at, execute a file below `folder`.
+///
+/// # Errors
+/// What reading `/proc` or the folder's own path says.
+pub fn running_from(folder: &Path) -> io::Result<usize> {
+    let folder = folder.canonicalize()?;
+    let mut running = 0;
+    for entry in std::fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        let number = name.to_str().and_then(|name| name.parse().ok());
+        if let Some(pid) = number.and_then(Pid::from_raw)
+            && runs_from(pid, &folder)
+        {
+            running += 1;
+        }
+    }
+    Ok(running)
+}
+
 /// Kills what still runs from below `folder`: programs whose starter died before it could. Says how many there were.
 ///
 /// # Errors

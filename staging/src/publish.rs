@@ -6,7 +6,8 @@ use std::io;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
+use rustix::fs::{CWD, OFlags, RenameFlags};
+use rustix::io::Errno;
 
 use crate::contents::{self, ContentsError};
 use crate::files;
@@ -14,12 +15,16 @@ use crate::home::Home;
 use crate::locks::StateLock;
 use crate::manifest::{self, Manifest, ManifestError, parents};
 use crate::package::{self, Package, PackageError};
+use crate::process;
 use crate::report::{Exit, Report};
 use crate::stage::StagingFolder;
 use crate::version::PackageVersion;
 
 /// The mode of a published package's root.
 const ROOT_MODE: u32 = 0o555;
+
+/// Files that are synced at the same time.
+const SYNCS: usize = 8;
 
 /// What publishing came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +54,7 @@ pub enum PublishError {
     },
     /// What is there of this version is no usable package.
     #[error(
-        "what is published as {version} at {path} is damaged: {source}; remove the folder and run again"
+        "what is published as {version} at {path} is damaged: {source}; bring it again with `rollproxy-updater check`, or remove the folder"
     )]
     Damaged {
         /// The version.
@@ -58,6 +63,18 @@ pub enum PublishError {
         path: PathBuf,
         /// What is wrong with it.
         source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// What is there of this version is damaged, and programs run from it.
+    #[error(
+        "what is published as {version} at {path} is damaged, and {running} of its programs run: stop or move them to another version, and run again"
+    )]
+    Running {
+        /// The version.
+        version: PackageVersion,
+        /// The published folder.
+        path: PathBuf,
+        /// How many processes run from it.
+        running: usize,
     },
     /// What was staged is not what was validated.
     #[error("the staged package changed after it was validated: run again")]
@@ -103,6 +120,7 @@ impl Report for PublishError {
         match self {
             PublishError::Different { .. } => "PUBLISHED_DIFFERENT",
             PublishError::Damaged { .. } => "PUBLISHED_DAMAGED",
+            PublishError::Running { .. } => "PUBLISHED_IN_USE",
             PublishError::Changed => "STAGED_CHANGED",
             PublishError::Staged { source } => source.code(),
             PublishError::Seal { .. } => "PUBLISH_SEAL",
@@ -112,12 +130,16 @@ impl Report for PublishError {
         }
     }
     fn exit(&self) -> Exit {
-        Exit::Failed
+        match self {
+            PublishError::Running { .. } => Exit::Deferred,
+            _ => Exit::Failed,
+        }
     }
     fn retry(&self) -> bool {
         matches!(
             self,
             PublishError::Changed
+                | PublishError::Running { .. }
                 | PublishError::Seal { .. }
                 | PublishError::Rename { .. }
                 | PublishError::Finish { .. }
@@ -150,6 +172,68 @@ pub fn publish(
     })?;
     finish(home, &target)?;
     Ok(Published::New)
+}
+
+/// Publishes a validated package over a damaged one of the same version, if that is what is there and nothing runs from it;
+/// otherwise as [`publish`]. Good and damaged one change places in one step where the file system can, so that the version is
+/// never missing; the damaged one then goes with the staging folder.
+///
+/// # Errors
+/// [`PublishError`]; [`PublishError::Running`] if programs run from what is there.
+pub fn replace_damaged(
+    lock: &StateLock,
+    home: &Home,
+    staged: StagingFolder,
+    manifest: &Manifest,
+) -> Result<Published, PublishError> {
+    let target = home.package(&manifest.version);
+    let is_folder = fs::symlink_metadata(&target).is_ok_and(|metadata| metadata.is_dir());
+    let damaged = !is_vacant(&target)
+        && is_folder
+        && matches!(
+            compare(home, &target, manifest),
+            Err(PublishError::Damaged { .. })
+        );
+    if !damaged {
+        return publish(lock, home, staged, manifest);
+    }
+    if Manifest::read(staged.path())?.digest() != manifest.digest() {
+        return Err(PublishError::Changed);
+    }
+    let failed = |source| PublishError::Rename {
+        path: target.clone(),
+        source,
+    };
+    match process::running_from(&target).map_err(failed)? {
+        0 => {}
+        running => {
+            return Err(PublishError::Running {
+                version: manifest.version.clone(),
+                path: target,
+                running,
+            });
+        }
+    }
+    seal(staged.path(), manifest)?;
+    fs::set_permissions(&target, Permissions::from_mode(0o755)).map_err(failed)?;
+    change_places(staged.path(), &target).map_err(failed)?;
+    finish(home, &target)?;
+    Ok(Published::New)
+}
+
+/// Puts two folders each to where the other was.
+fn change_places(staged: &Path, target: &Path) -> io::Result<()> {
+    match rustix::fs::renameat_with(CWD, staged, CWD, target, RenameFlags::EXCHANGE) {
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => set_aside(staged, target),
+        outcome => Ok(outcome?),
+    }
+}
+
+/// The same on a file system that cannot exchange: for a moment the version is not there, and who dies then has brought
+/// nothing yet.
+fn set_aside(staged: &Path, target: &Path) -> io::Result<()> {
+    fs::rename(target, staged.with_extension("damaged"))?;
+    fs::rename(staged, target)
 }
 
 /// Does the last steps for packages whose publisher died before them. Says which.
@@ -215,7 +299,8 @@ fn seal(root: &Path, manifest: &Manifest) -> Result<(), PublishError> {
             .iter()
             .map(|file| (root.join(&file.path), file.mode_bits())),
     );
-    contents::for_each_parallel(&files, |(path, mode)| seal_one(path, *mode))?;
+    // They wait for the disk, not for a core.
+    contents::for_each_parallel(&files, SYNCS, |(path, mode)| seal_one(path, *mode))?;
     let folders: BTreeSet<&str> = manifest
         .files
         .iter()
@@ -233,7 +318,10 @@ fn seal(root: &Path, manifest: &Manifest) -> Result<(), PublishError> {
 fn seal_one(path: &Path, mode: u32) -> Result<(), PublishError> {
     let seal = || -> io::Result<()> {
         let file = open_no_link(path)?;
-        file.set_permissions(Permissions::from_mode(mode))?;
+        // A file that is shared with another package has its mode, and may be in use there.
+        if file.metadata()?.permissions().mode() & 0o7777 != mode {
+            file.set_permissions(Permissions::from_mode(mode))?;
+        }
         file.sync_all()
     };
     seal().map_err(|source| PublishError::Seal {
@@ -269,6 +357,7 @@ mod tests {
     use crate::pack::pack_folder;
     use crate::pack::tests::plan;
     use crate::scratch::home;
+    use std::os::unix::fs::MetadataExt;
     use std::time::Duration;
 
     fn lock(home: &Home) -> StateLock {
@@ -338,6 +427,94 @@ mod tests {
         let (again, manifest) = staged(folder.path(), &home, "1.0.0");
         let error = publish(&lock(&home), &home, again, &manifest).unwrap_err();
         assert_eq!(error.code(), "PUBLISHED_DAMAGED");
+    }
+
+    /// A published package, a byte of which is another now.
+    fn published_and_damaged(folder: &Path, home: &Home) -> PathBuf {
+        let (staging, manifest) = staged(folder, home, "1.0.0");
+        publish(&lock(home), home, staging, &manifest).unwrap();
+        let root = home.package(&manifest.version);
+        let file = root.join("bin/rollproxy");
+        let mut bytes = fs::read(&file).unwrap();
+        bytes[30] ^= 1;
+        fs::set_permissions(&file, Permissions::from_mode(0o755)).unwrap();
+        fs::write(&file, bytes).unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o555)).unwrap();
+        root
+    }
+
+    #[test]
+    fn a_damaged_package_is_replaced_by_a_good_one_of_the_same_version() {
+        let (folder, home) = home();
+        let root = published_and_damaged(folder.path(), &home);
+        let (again, manifest) = staged(folder.path(), &home, "1.0.0");
+        let outcome = replace_damaged(&lock(&home), &home, again, &manifest).unwrap();
+        assert_eq!(outcome, Published::New);
+        contents::verify(&root, &manifest).unwrap();
+        assert_eq!((mode(&root), mode(&root.join("bin"))), (0o555, 0o555));
+        assert_eq!(fs::read_dir(home.staging_dir()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_folder_without_manifest_is_replaced_and_a_good_or_another_package_is_not() {
+        let (folder, home) = home();
+        let (first, manifest) = staged(folder.path(), &home, "1.0.0");
+        let root = home.package(&manifest.version);
+        fs::create_dir(&root).unwrap();
+        fs::write(root.join("rubbish"), "").unwrap();
+        replace_damaged(&lock(&home), &home, first, &manifest).unwrap();
+        contents::verify(&root, &manifest).unwrap();
+
+        let (again, manifest) = staged(folder.path(), &home, "1.0.0");
+        let before = fs::metadata(&root).unwrap().ino();
+        let outcome = replace_damaged(&lock(&home), &home, again, &manifest).unwrap();
+        assert_eq!(outcome, Published::Already);
+        assert_eq!(fs::metadata(&root).unwrap().ino(), before);
+
+        let other = StagingFolder::create(&home, "job").unwrap();
+        let mut changed = plan(folder.path(), "1.0.0");
+        changed.commit = "another".into();
+        let changed = pack_folder(&changed, other.path()).unwrap();
+        let error = replace_damaged(&lock(&home), &home, other, &changed).unwrap_err();
+        assert!(matches!(error, PublishError::Different { .. }), "{error}");
+
+        let (link, manifest) = staged(folder.path(), &home, "2.0.0");
+        std::os::unix::fs::symlink(&root, home.package(&manifest.version)).unwrap();
+        let error = replace_damaged(&lock(&home), &home, link, &manifest).unwrap_err();
+        assert!(matches!(error, PublishError::Damaged { .. }), "{error}");
+        assert!(root.exists());
+    }
+
+    #[test]
+    fn a_damaged_package_that_runs_is_not_replaced() {
+        let (folder, home) = home();
+        let root = published_and_damaged(folder.path(), &home);
+        fs::set_permissions(&root, Permissions::from_mode(0o755)).unwrap();
+        fs::copy("/bin/sleep", root.join("sleep")).unwrap();
+        let mut running = std::process::Command::new(root.join("sleep"))
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let (again, manifest) = staged(folder.path(), &home, "1.0.0");
+        let error = replace_damaged(&lock(&home), &home, again, &manifest).unwrap_err();
+        running.kill().unwrap();
+        running.wait().unwrap();
+        assert_eq!(error.code(), "PUBLISHED_IN_USE");
+        assert!(root.join("sleep").exists());
+        assert_eq!(fs::read_dir(home.staging_dir()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn without_an_exchange_the_two_change_places_all_the_same() {
+        let folder = crate::scratch::Scratch::new();
+        let (a, b) = (folder.path().join("a"), folder.path().join("b"));
+        fs::create_dir(&a).unwrap();
+        fs::create_dir(&b).unwrap();
+        fs::write(a.join("good"), "").unwrap();
+        change_places(&a, &b).unwrap();
+        assert!(b.join("good").exists() && !a.join("good").exists());
+        set_aside(&b, &a).unwrap();
+        assert!(a.join("good").exists() && !b.join("good").exists());
     }
 
     #[test]

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
+use crate::space;
+
 /// What every error tells the person: a stable code, the exit code, and whether trying again can help.
 pub trait Report: std::error::Error {
     /// Stable, upper case, never reused for another meaning.
@@ -104,6 +106,8 @@ impl From<&dyn Report> for Failure {
     fn from(error: &dyn Report) -> Self {
         let mut message = error.to_string();
         let mut source = error.source();
+        // Whatever was to be written: a full disk is one thing to a person, with one code, and passes.
+        let ran_out = source.is_some_and(space::ran_out);
         while let Some(cause) = source {
             let text = cause.to_string();
             // Wrappers often repeat what they wrap; a person needs each cause once.
@@ -113,10 +117,14 @@ impl From<&dyn Report> for Failure {
             }
             source = cause.source();
         }
+        if ran_out {
+            message.push_str("; free some space and run again");
+        }
+        let code = if ran_out { space::CODE } else { error.code() };
         Failure {
-            code: error.code().to_owned(),
+            code: code.to_owned(),
             message,
-            retry: error.retry(),
+            retry: ran_out || error.retry(),
             exit: error.exit(),
         }
     }
@@ -210,6 +218,15 @@ mod tests {
             text_line(&failure),
             "error[TABLET]: reading the stone tablet failed: moss (trying again can help)"
         );
+    }
+
+    #[test]
+    fn a_full_disk_has_one_code_wherever_it_was_met() {
+        let failure = Failure::from(Tablet {
+            source: std::io::Error::from_raw_os_error(28),
+        });
+        assert_eq!((failure.code.as_str(), failure.retry), ("NO_SPACE", true));
+        assert!(failure.message.contains("tablet") && failure.message.contains("free some space"));
     }
 
     #[test]

@@ -135,6 +135,20 @@ impl StagingFolder {
         &self.package
     }
 
+    /// Empties the folder where the package is put: what a failed try left is no beginning of the next one.
+    ///
+    /// # Errors
+    /// [`StageError::Create`]
+    pub fn clear(&self) -> Result<(), StageError> {
+        files::remove_tree(&self.package)
+            .and_then(|()| files::create_private(&self.package))
+            .map(drop)
+            .map_err(|source| StageError::Create {
+                path: self.package.clone(),
+                source,
+            })
+    }
+
     /// Removes the folder, and says so if that fails, which dropping does not.
     ///
     /// # Errors
@@ -265,6 +279,20 @@ mod tests {
         fs::set_permissions(staged.path().join("bin"), fs::Permissions::from_mode(0o555)).unwrap();
         drop(staged);
         assert_eq!(fs::read_dir(home.staging_dir()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_cleared_folder_is_empty_private_and_still_ours() {
+        let (_folder, home) = home();
+        let staged = StagingFolder::create(&home, "job-1").unwrap();
+        fs::create_dir(staged.path().join("bin")).unwrap();
+        fs::write(staged.path().join("bin/x"), "x").unwrap();
+        fs::set_permissions(staged.path().join("bin"), fs::Permissions::from_mode(0o555)).unwrap();
+        staged.clear().unwrap();
+        assert_eq!(fs::read_dir(staged.path()).unwrap().count(), 0);
+        let mode = fs::metadata(staged.path()).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o700);
+        assert_eq!(StagingFolder::reap_dead(&home).unwrap(), 0);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::archive::Unpacked;
 use crate::contents::{self, ContentsError};
 use crate::elf;
 use crate::home::Home;
@@ -250,6 +251,37 @@ impl Validator {
         home: &Home,
         cancel: &dyn Fn() -> bool,
     ) -> Result<Validated, ValidationError> {
+        self.judge(staged, expected, home, cancel, contents::verify)
+    }
+
+    /// [`Validator::validate`] of what this process has just unpacked there, hashing it: nothing is hashed again before the
+    /// package runs. Afterwards everything is, as always.
+    ///
+    /// # Errors
+    /// [`ValidationError`], the first thing that is wrong.
+    pub fn validate_unpacked(
+        &self,
+        staged: &Path,
+        version: &PackageVersion,
+        unpacked: &Unpacked,
+        home: &Home,
+        cancel: &dyn Fn() -> bool,
+    ) -> Result<Validated, ValidationError> {
+        let expected = Expected {
+            version: version.clone(),
+            manifest_digest: Some(unpacked.manifest.digest().to_owned()),
+        };
+        self.judge(staged, &expected, home, cancel, contents::verify_names)
+    }
+
+    fn judge(
+        &self,
+        staged: &Path,
+        expected: &Expected,
+        home: &Home,
+        cancel: &dyn Fn() -> bool,
+        verify: fn(&Path, &Manifest) -> Result<(), ContentsError>,
+    ) -> Result<Validated, ValidationError> {
         let start = Instant::now();
         let manifest = Manifest::read(staged)?;
         check_identity(&manifest, expected)?;
@@ -261,7 +293,7 @@ impl Validator {
             cancel,
         };
         trial.go_on()?;
-        contents::verify(staged, &manifest).map_err(|source| ValidationError::Contents {
+        verify(staged, &manifest).map_err(|source| ValidationError::Contents {
             version: manifest.version.clone(),
             source,
         })?;

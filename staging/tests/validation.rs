@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use staging::archive::{Limits, unpack};
+use staging::archive::{Limits, Unpacked, unpack};
 use staging::home::Home;
 use staging::locks::StateLock;
+use staging::manifest::Manifest;
 use staging::pack::{Plan, pack_archive, pack_folder};
 use staging::publish::publish;
 use staging::report::Report;
@@ -221,6 +222,31 @@ fn a_package_that_changes_itself_is_refused() {
     refusal("adds a file", "PACKAGE_CHANGED_ITSELF", &["bin/added"]);
 }
 
+fn what_was_unpacked_here_is_hashed_again_only_after_it_ran() {
+    let staged = Staged::new("something");
+    let unpacked = Unpacked {
+        manifest: Manifest::read(&staged.root).unwrap(),
+        shared: 0,
+    };
+    let validate = || {
+        let version = PackageVersion::new(1, 2, 0);
+        let validator = Validator::default();
+        validator.validate_unpacked(&staged.root, &version, &unpacked, &staged.home, &|| false)
+    };
+    validate().unwrap();
+    // Of the same size and mode: only hashing tells.
+    let text = staged.root.join("share/behaviour");
+    fs::set_permissions(&text, fs::Permissions::from_mode(0o644)).unwrap();
+    fs::write(&text, "anotherxx").unwrap();
+    fs::set_permissions(&text, fs::Permissions::from_mode(0o444)).unwrap();
+    let before = staged.validate(LONG, &|| false).unwrap_err();
+    assert_eq!(before.code(), "FILE_DIGEST", "{before}");
+    let after = validate().unwrap_err();
+    assert_eq!(after.code(), "PACKAGE_CHANGED_ITSELF", "{after}");
+    fs::set_permissions(&text, fs::Permissions::from_mode(0o644)).unwrap();
+    assert_eq!(validate().unwrap_err().code(), "FILE_MODE");
+}
+
 fn an_entry_that_hangs_is_killed_in_time() {
     let staged = Staged::new("hang");
     let start = Instant::now();
@@ -313,7 +339,11 @@ fn modes_do_not_depend_on_the_umask() {
 
 type Test = (&'static str, fn());
 
-const TESTS: [Test; 7] = [
+const TESTS: [Test; 8] = [
+    (
+        "what_was_unpacked_here_is_hashed_again_only_after_it_ran",
+        what_was_unpacked_here_is_hashed_again_only_after_it_ran,
+    ),
     (
         "modes_do_not_depend_on_the_umask",
         modes_do_not_depend_on_the_umask,

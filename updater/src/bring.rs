@@ -20,6 +20,8 @@ use crate::retry::{WITHIN_A_RUN, retrying};
 
 /// How long stopped work may take to notice.
 const STOPPING: Duration = Duration::from_secs(10);
+/// What stays free on the file system unless the configuration says otherwise.
+pub const RESERVE: u64 = 64 * 1024 * 1024;
 
 /// What is to be brought, and how.
 #[derive(Clone, Copy)]
@@ -38,6 +40,12 @@ pub struct Order<'a> {
     pub validator: &'a Validator,
     /// Whether a bar may be shown.
     pub format: Format,
+    /// Bytes that stay free on the file system, whatever is brought.
+    pub reserve: u64,
+    /// Installed versions whose files may be shared and from which a patch may start; the likeliest first.
+    pub installed: &'a [PackageVersion],
+    /// Whether a patch may be taken instead of the whole archive.
+    pub delta: bool,
 }
 
 /// A release that is validated and not yet published.
@@ -51,6 +59,12 @@ pub struct Brought {
     pub archive: PathBuf,
     /// Bytes that came over the network in this run.
     pub fetched: u64,
+    /// Bytes of the archive that a patch made unnecessary to fetch.
+    pub saved: u64,
+    /// Bytes on disk that are shared with an installed version.
+    pub shared: u64,
+    /// The version from which a patch made it, if one did.
+    pub delta_from: Option<PackageVersion>,
     /// How long that took.
     pub downloading: Duration,
     /// How long all of it took.
@@ -101,6 +115,9 @@ pub async fn bring(order: Order<'_>, interrupt: &mut Interrupt) -> Result<Brough
         manifest,
         archive: downloaded.path,
         fetched: downloaded.fetched,
+        saved: 0,
+        shared: 0,
+        delta_from: None,
         downloading,
         staging: begun.elapsed(),
     })
@@ -124,10 +141,11 @@ async fn download(order: Order<'_>, deadline: &Deadline) -> Result<Downloaded, F
         order
             .downloader
             .download(
-                order.release,
+                &order.release.wanted(),
                 &folder,
                 order.limits.inactivity,
                 &mut progress,
+                None,
             )
             .await
     })

@@ -264,6 +264,9 @@ impl Update<'_> {
             limits: self.settings.limits,
             validator: &self.settings.validator(),
             format: self.options.format,
+            reserve: bring::RESERVE,
+            installed: &[],
+            delta: true,
         };
         let brought = bring::bring(order, interrupt).await?;
         answer.bytes = brought.fetched;

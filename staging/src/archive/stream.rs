@@ -1,4 +1,4 @@
-//! The byte side of an archive: gzip around tar blocks, with every way of ending early told apart.
+//! The byte side of an archive: tar blocks, bare or in gzip, with every way of ending early told apart.
 
 use std::io::{self, BufRead, BufReader, Read};
 
@@ -32,20 +32,86 @@ impl<R: Read> Read for Source<R> {
     }
 }
 
-/// A gzipped tar, read once from front to end.
-pub(super) struct Stream<R: Read> {
-    decoder: GzDecoder<BufReader<Source<R>>>,
+/// The bytes of a tar, whatever is around them.
+pub(super) trait Bytes {
+    /// Some bytes; none at the end.
+    fn some(&mut self, buffer: &mut [u8]) -> Result<usize, ArchiveError>;
+    /// That nothing comes after the end.
+    fn nothing_more(&mut self) -> Result<(), ArchiveError>;
 }
 
-impl<R: Read> Stream<R> {
+/// A tar in gzip.
+pub(super) struct Gzip<R>(GzDecoder<BufReader<Source<R>>>);
+
+impl<R: Read> Gzip<R> {
     pub(super) fn new(reader: R) -> Self {
         let source = Source {
             inner: reader,
             failure: None,
         };
-        Stream {
-            decoder: GzDecoder::new(BufReader::with_capacity(64 * 1024, source)),
+        Gzip(GzDecoder::new(BufReader::with_capacity(64 * 1024, source)))
+    }
+
+    /// Whose fault it was.
+    fn failed(&mut self, error: io::Error) -> ArchiveError {
+        if let Some(source) = self.0.get_mut().get_mut().failure.take() {
+            return ArchiveError::Read { source };
         }
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => ArchiveError::Truncated,
+            _ => ArchiveError::Corrupt {
+                why: error.to_string(),
+            },
+        }
+    }
+}
+
+impl<R: Read> Bytes for Gzip<R> {
+    fn some(&mut self, buffer: &mut [u8]) -> Result<usize, ArchiveError> {
+        self.0.read(buffer).map_err(|error| self.failed(error))
+    }
+
+    fn nothing_more(&mut self) -> Result<(), ArchiveError> {
+        match self.0.get_mut().fill_buf().map(<[u8]>::len) {
+            Ok(0) => Ok(()),
+            Ok(_) => Err(ArchiveError::Trailing {
+                place: "after the end of the gzip",
+            }),
+            Err(error) => Err(self.failed(error)),
+        }
+    }
+}
+
+/// A bare tar.
+pub(super) struct Plain<R>(R);
+
+impl<R: Read> Plain<R> {
+    pub(super) fn new(reader: R) -> Self {
+        Plain(reader)
+    }
+}
+
+impl<R: Read> Bytes for Plain<R> {
+    fn some(&mut self, buffer: &mut [u8]) -> Result<usize, ArchiveError> {
+        loop {
+            match self.0.read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                outcome => return outcome.map_err(|source| ArchiveError::Read { source }),
+            }
+        }
+    }
+
+    fn nothing_more(&mut self) -> Result<(), ArchiveError> {
+        Ok(())
+    }
+}
+
+/// A tar, read once from front to end.
+pub(super) struct Stream<B>(B);
+
+impl<B: Bytes> Stream<B> {
+    pub(super) fn new(bytes: B) -> Self {
+        Stream(bytes)
     }
 
     /// The next entry's header; `None` at the end-of-archive mark.
@@ -90,7 +156,7 @@ impl<R: Read> Stream<R> {
         let mut left = size;
         while left > 0 {
             let want = usize::try_from(left).map_or(buffer.len(), |left| left.min(buffer.len()));
-            let count = self.some(&mut buffer[..want])?;
+            let count = self.0.some(&mut buffer[..want])?;
             if count == 0 {
                 return Err(ArchiveError::Truncated);
             }
@@ -105,11 +171,11 @@ impl<R: Read> Stream<R> {
         Ok(())
     }
 
-    /// Reads to the very end: nothing but zero padding, a right gzip trailer, and nothing after it.
+    /// Reads to the very end: nothing but zero padding, a right trailer where there is one, and nothing after it.
     pub(super) fn finish(&mut self, buffer: &mut [u8]) -> Result<(), ArchiveError> {
         let mut padding = 0u64;
         loop {
-            let count = self.some(buffer)?;
+            let count = self.0.some(buffer)?;
             if count == 0 {
                 break;
             }
@@ -120,45 +186,18 @@ impl<R: Read> Stream<R> {
                 });
             }
         }
-        let rest = self.decoder.get_mut().fill_buf().map(<[u8]>::len);
-        match rest {
-            Ok(0) => Ok(()),
-            Ok(_) => Err(ArchiveError::Trailing {
-                place: "after the end of the gzip",
-            }),
-            Err(error) => Err(self.failed(error)),
-        }
+        self.0.nothing_more()
     }
 
     fn exact(&mut self, buffer: &mut [u8]) -> Result<(), ArchiveError> {
         let mut filled = 0;
         while filled < buffer.len() {
-            let count = self.some(&mut buffer[filled..])?;
+            let count = self.0.some(&mut buffer[filled..])?;
             if count == 0 {
                 return Err(ArchiveError::Truncated);
             }
             filled += count;
         }
         Ok(())
-    }
-
-    fn some(&mut self, buffer: &mut [u8]) -> Result<usize, ArchiveError> {
-        match self.decoder.read(buffer) {
-            Ok(count) => Ok(count),
-            Err(error) => Err(self.failed(error)),
-        }
-    }
-
-    /// Whose fault it was.
-    fn failed(&mut self, error: io::Error) -> ArchiveError {
-        if let Some(source) = self.decoder.get_mut().get_mut().failure.take() {
-            return ArchiveError::Read { source };
-        }
-        match error.kind() {
-            io::ErrorKind::UnexpectedEof => ArchiveError::Truncated,
-            _ => ArchiveError::Corrupt {
-                why: error.to_string(),
-            },
-        }
     }
 }

@@ -1,5 +1,7 @@
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -10,17 +12,26 @@ use super::*;
 use crate::contents;
 use crate::digest;
 use crate::pack::{Plan, pack_archive};
+use crate::report::Report;
 use crate::version::PackageVersion;
 
 /// A tar in the making, with any entry that a writer of malice could make.
-struct Tar(Vec<u8>);
+pub(super) struct Tar(Vec<u8>);
 
 impl Tar {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Tar(Vec::new())
     }
 
-    fn raw(mut self, path: &[u8], kind: u8, mode: u32, size: u64, link: &str, data: &[u8]) -> Self {
+    pub(super) fn raw(
+        mut self,
+        path: &[u8],
+        kind: u8,
+        mode: u32,
+        size: u64,
+        link: &str,
+        data: &[u8],
+    ) -> Self {
         let mut header = tar::Header::new_ustar();
         header.as_mut_bytes()[..path.len()].copy_from_slice(path);
         header.set_entry_type(tar::EntryType::new(kind));
@@ -37,30 +48,30 @@ impl Tar {
         self
     }
 
-    fn file(self, path: &str, data: &[u8]) -> Self {
+    pub(super) fn file(self, path: &str, data: &[u8]) -> Self {
         self.raw(path.as_bytes(), b'0', 0o644, data.len() as u64, "", data)
     }
 
-    fn folder(self, path: &str) -> Self {
+    pub(super) fn folder(self, path: &str) -> Self {
         self.raw(path.as_bytes(), b'5', 0o755, 0, "", b"")
     }
 
-    fn end(mut self) -> Vec<u8> {
+    pub(super) fn end(mut self) -> Vec<u8> {
         self.0.extend_from_slice(&[0u8; 1024]);
         self.0
     }
 }
 
-fn gzip(bytes: &[u8]) -> Vec<u8> {
+pub(super) fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(bytes).unwrap();
     encoder.finish().unwrap()
 }
 
-const PROGRAM: &[u8] = b"the program";
-const NOTES: &[u8] = b"";
+pub(super) const PROGRAM: &[u8] = b"the program";
+pub(super) const NOTES: &[u8] = b"";
 
-fn manifest_value() -> serde_json::Value {
+pub(super) fn manifest_value() -> serde_json::Value {
     json!({
         "schema": 1, "name": "rollproxy", "version": "1.4.2", "target": crate::TARGET, "minLauncher": "0.1.0",
         "protocol": {"channel": {"min": 1, "max": 1}, "state": 1},
@@ -78,11 +89,11 @@ fn manifest() -> Vec<u8> {
 }
 
 /// The beginning of every good archive.
-fn begun() -> Tar {
+pub(super) fn begun() -> Tar {
     Tar::new().file("package.json", &manifest())
 }
 
-fn good() -> Tar {
+pub(super) fn good() -> Tar {
     begun()
         .file("bin/rollproxy", PROGRAM)
         .file("share/doc/notes.txt", NOTES)
