@@ -317,7 +317,7 @@ fn patch(world: &World) -> (Base, Vec<u8>, Manifest) {
     let limits = archive::Limits::default();
     archive::unpack(fs::File::open(&old).unwrap(), &root, &limits, &mut |_| ()).unwrap();
     let path = world.path("a.patch");
-    let made = delta::make(&old, &new, &path).unwrap();
+    let made = delta::make_at(3, &old, &new, &path).unwrap();
     assert!(made.length < 100_000);
     let delta = Delta {
         from: old_manifest.version.clone(),
