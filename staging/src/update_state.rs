@@ -271,6 +271,8 @@ pub fn set_pending(
     modify(lock, home, |state| {
         state.archives.insert(version.clone(), digest.to_owned());
         state.validated = Some(version.clone());
+        // A person had it tried again, and now nothing is wrong with it.
+        state.refused = state.refused.take().filter(|old| old.archive != digest);
         state.pending = Some(Pending {
             version: version.clone(),
             job: job.to_owned(),
