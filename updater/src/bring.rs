@@ -20,7 +20,7 @@ use staging::version::PackageVersion;
 use tokio::sync::mpsc;
 
 use crate::deadline::{self, Deadline, Stop};
-use crate::feed::{Downloader, Release, Wanted};
+use crate::feed::{Delta, Downloader, Release, Wanted};
 use crate::interrupt::{self, Interrupt, called_off};
 use crate::progress::Progress;
 use crate::retry::{WITHIN_A_RUN, retrying};
@@ -111,6 +111,11 @@ pub async fn bring(order: Order<'_>, interrupt: &mut Interrupt) -> Result<Brough
         let _ = tokio::time::timeout(STOPPING, all_let_go.recv()).await;
     }
     outcome.map_err(|failure| with_need(failure, order.release, order.reserve))
+}
+
+/// The patch that [`bring`] would take.
+pub async fn patch_for(order: Order<'_>) -> Option<Delta> {
+    patch::base_for(order).await.map(|base| base.delta)
 }
 
 async fn fill(
