@@ -2,8 +2,11 @@
 //! Written by hand, for a parser's tables would cost more than starting the process does.
 
 use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
 
 use staging::report::{Exit, Failure, Format};
+
+use crate::install;
 
 /// What `--help` prints.
 pub const HELP: &str = "\
@@ -18,13 +21,18 @@ Own commands:
   select latest      Remove the pin and take the highest version that was kept
   list               List the installed versions
   which [ENTRY]      Print the path of the program that would be started
+  install            Put this launcher, or the selected package's, in place with its three names
   --version          Print the selected version; --verbose says more
   --help             Print this
 
 Everything else is passed on to the selected package, arguments untouched.
 
-Options of select, list and which:
+Options of select, list, which and install:
   --format <text|json>
+
+Options of install:
+  --dir <DIR>        Where to [default: where a launcher stands in PATH, else ~/.local/bin]
+  --force            Also over a newer launcher, or over files of these names that are none
 
 Environment:
   ROLLPROXY_HOME     Where packages and state are [default: ~/.rollproxy]
@@ -33,6 +41,7 @@ Examples:
   rollproxy select 1.4.1        go back to 1.4.1 and stay there
   rollproxy select latest       follow the releases again
   rollproxy list --format json
+  rollproxy-launcher install --dir /usr/local/bin
 ";
 
 /// The name of the launcher itself.
@@ -68,6 +77,13 @@ pub enum Command {
     Which {
         /// The entry.
         entry: String,
+        /// How to answer.
+        format: Format,
+    },
+    /// Put a launcher in place.
+    Install {
+        /// Where to, and over what.
+        options: install::Options,
         /// How to answer.
         format: Format,
     },
@@ -136,7 +152,7 @@ pub fn parse(name: &OsStr, args: &[OsString]) -> Result<Command, Misuse> {
     }
     let first = args.first().and_then(|arg| arg.to_str());
     match first {
-        Some(command @ ("select" | "list" | "which")) => own(command, &args[1..]),
+        Some(command @ ("select" | "list" | "which" | "install")) => own(command, &args[1..]),
         Some("--help" | "-h") if entry == LAUNCHER => Ok(Command::Help),
         _ => Ok(Command::Start { entry: MAIN }),
     }
@@ -158,11 +174,33 @@ fn own(command: &str, args: &[OsString]) -> Result<Command, Misuse> {
     let mut format = Format::Text;
     let mut words = Vec::new();
     let mut wrong = None;
-    let mut args = args.iter().map(|arg| arg.to_string_lossy());
-    while let Some(arg) = args.next() {
+    let mut options = install::Options::default();
+    let mut args = args.iter();
+    while let Some(raw) = args.next() {
+        let arg = raw.to_string_lossy();
+        if command == "install" {
+            if arg == "--force" {
+                options.force = true;
+                continue;
+            }
+            if arg == "--dir" {
+                options.folder = args.next().map(PathBuf::from);
+                if options.folder.is_none() {
+                    wrong.get_or_insert("--dir needs a folder".to_owned());
+                }
+                continue;
+            }
+            if let Some(folder) = arg.strip_prefix("--dir=") {
+                options.folder = Some(PathBuf::from(folder));
+                continue;
+            }
+        }
         let value = match arg.split_once('=') {
             Some(("--format", value)) => value.to_owned(),
-            _ if arg == "--format" => args.next().unwrap_or_default().into_owned(),
+            _ if arg == "--format" => args
+                .next()
+                .map(|value| value.to_string_lossy().into_owned())
+                .unwrap_or_default(),
             _ if arg == "--help" || arg == "-h" => return Ok(Command::Help),
             _ if arg.starts_with('-') => {
                 wrong.get_or_insert(format!("{command} does not know the option `{arg}`"));
@@ -197,9 +235,10 @@ fn own(command: &str, args: &[OsString]) -> Result<Command, Misuse> {
         ("select", None) => Err(misuse(
             "select needs a version or `latest`; `list` shows the installed ones".to_owned(),
         )),
+        ("install", None) => Ok(Command::Install { options, format }),
         ("list", None) => Ok(Command::List { format }),
-        ("list", Some(word)) => Err(misuse(format!(
-            "list does not know what to do with `{word}`"
+        ("list" | "install", Some(word)) => Err(misuse(format!(
+            "{command} does not know what to do with `{word}`"
         ))),
         (_, entry) => Ok(Command::Which {
             entry: entry.unwrap_or_else(|| MAIN.to_owned()),

@@ -1,6 +1,7 @@
 //! Starts the selected Rollproxy package; installed once, and reached by three names.
 
 mod args;
+mod install;
 mod list;
 mod select;
 mod start;
@@ -54,6 +55,9 @@ fn run(command: Command, args: &[OsString]) -> ExitCode {
         ),
         Command::List { format } => {
             report::finish(home().and_then(|home| list::run(&home, format)), format)
+        }
+        Command::Install { options, format } => {
+            report::finish(install::run(&options, args, format), format)
         }
         Command::Which { entry, format } => report::finish(
             home().and_then(|home| start::which(&home, &entry, format)),

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::ffi::{CString, OsString};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use staging::home::Home;
@@ -12,7 +12,8 @@ use staging::report::{Exit, Failure, Format, line, note};
 use staging::selection::{self, Selection};
 use staging::version::PackageVersion;
 
-/// Becomes the entry: same process, arguments, environment and descriptors. Returns only if nothing can be started.
+/// Becomes the entry: same process, arguments and descriptors, and the same environment but for [`launch::LAUNCHER`],
+/// which says who started it. Returns only if nothing can be started.
 ///
 /// Nobody is told of a fallback but the person: the program reads from its own package what it really is.
 pub fn run(home: &Home, entry: &str, args: &[OsString]) -> Result<Infallible, Failure> {
@@ -82,14 +83,33 @@ fn exec(path: &Path, args: &[OsString]) -> std::io::Error {
         .chain(args.iter().map(OsString::as_os_str))
         .map(|word| CString::new(word.as_bytes()))
         .collect::<Result<Vec<_>, _>>();
+    let environment = environment();
     match words {
-        Ok(words) => match nix::unistd::execv(&words[0], &words) {
+        Ok(words) => match nix::unistd::execve(&words[0], &words, &environment) {
             Ok(never) => match never {},
             Err(errno) => errno.into(),
         },
         // Nobody can pass a zero byte in an argument; a path could hold none either.
         Err(error) => error.into(),
     }
+}
+
+/// Our environment, with our version in it.
+fn environment() -> Vec<CString> {
+    let ours = (
+        OsString::from(launch::LAUNCHER),
+        OsString::from(crate::version::COMPILED),
+    );
+    std::env::vars_os()
+        .filter(|(name, _)| name != launch::LAUNCHER)
+        .chain([ours])
+        .filter_map(|(mut name, value)| {
+            name.push("=");
+            name.push(value);
+            // What came through an exec holds no zero byte.
+            CString::new(name.into_vec()).ok()
+        })
+        .collect()
 }
 
 fn path(home: &Home, version: &PackageVersion, entry: &str) -> Result<PathBuf, PackageError> {

@@ -8,7 +8,7 @@ use staging::report::{Exit, Failure, line, note};
 use crate::args::{LAUNCHER, MAIN};
 
 /// What this launcher was compiled as.
-const COMPILED: &str = env!("CARGO_PKG_VERSION");
+pub const COMPILED: &str = env!("CARGO_PKG_VERSION");
 
 /// Prints the version of the package that would be started.
 pub fn run(entry: &str, verbose: bool) -> Result<Exit, Failure> {

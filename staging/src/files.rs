@@ -11,6 +11,14 @@ use std::path::Path;
 /// # Errors
 /// The first step that fails; the old file is untouched then.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write_atomic_with_mode(path, bytes, 0o600)
+}
+
+/// As [`write_atomic`], with another mode, whatever the umask.
+///
+/// # Errors
+/// The first step that fails; the old file is untouched then.
+pub fn write_atomic_with_mode(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let folder = parent(path);
     let name = path
         .file_name()
@@ -24,7 +32,7 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
         .tempfile_in(folder)?;
     // The mode given at creation passes through the umask.
     temp.as_file()
-        .set_permissions(Permissions::from_mode(0o600))?;
+        .set_permissions(Permissions::from_mode(mode))?;
     temp.write_all(bytes)?;
     temp.as_file().sync_all()?;
     temp.persist(path).map_err(|error| error.error)?;

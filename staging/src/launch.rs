@@ -1,5 +1,6 @@
 //! Which program a launcher starts. Reads two small files, writes nothing.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::document::DocumentError;
@@ -8,6 +9,19 @@ use crate::package::{Package, PackageError};
 use crate::report::{Exit, Report};
 use crate::selection;
 use crate::version::PackageVersion;
+
+/// The environment variable in which a launcher says its own version to what it starts.
+pub const LAUNCHER: &str = "ROLLPROXY_LAUNCHER";
+
+/// The version of the launcher that started this program; none if none did, or it does not say.
+pub fn launcher_version(environment: &dyn Fn(&str) -> Option<OsString>) -> Option<PackageVersion> {
+    environment(LAUNCHER)?.to_str()?.parse().ok()
+}
+
+/// Whether the launcher is older than what a package needs. One that is not known is not judged.
+pub fn too_old(needed: &PackageVersion, have: Option<&PackageVersion>) -> bool {
+    have.is_some_and(|have| have < needed)
+}
 
 /// A program to start.
 #[derive(Debug)]

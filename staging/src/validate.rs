@@ -31,8 +31,6 @@ pub struct Validator {
     pub self_test_timeout: Duration,
     /// The channel version that the package must understand.
     pub channel: u32,
-    /// The installed launcher; not compared if unknown.
-    pub launcher: Option<PackageVersion>,
 }
 
 impl Default for Validator {
@@ -41,7 +39,6 @@ impl Default for Validator {
             entry_timeout: Duration::from_secs(10),
             self_test_timeout: Duration::from_secs(30),
             channel: CHANNEL_PROTOCOL,
-            launcher: None,
         }
     }
 }
@@ -104,18 +101,6 @@ pub enum ValidationError {
         version: PackageVersion,
         /// Its target.
         target: String,
-    },
-    /// The installed launcher is too old.
-    #[error(
-        "package {version} needs launcher {needed}, installed is {have}: install the newer launcher first"
-    )]
-    Launcher {
-        /// The package.
-        version: PackageVersion,
-        /// What it needs.
-        needed: PackageVersion,
-        /// What is installed.
-        have: PackageVersion,
     },
     /// It does not speak the supervisor's language.
     #[error(
@@ -210,7 +195,6 @@ impl Report for ValidationError {
             }
             ValidationError::ManifestChanged { .. } => "MANIFEST_CHANGED",
             ValidationError::Target { .. } => "TARGET_MISMATCH",
-            ValidationError::Launcher { .. } => "LAUNCHER_TOO_OLD",
             ValidationError::Channel { .. } => "CHANNEL_MISMATCH",
             ValidationError::Contents { source, .. } => source.code(),
             ValidationError::ChangedItself { .. } => "PACKAGE_CHANGED_ITSELF",
@@ -322,15 +306,6 @@ impl Validator {
             return Err(ValidationError::Target {
                 version: version.clone(),
                 target: manifest.target.clone(),
-            });
-        }
-        if let Some(have) = &self.launcher
-            && *have < manifest.min_launcher
-        {
-            return Err(ValidationError::Launcher {
-                version: version.clone(),
-                needed: manifest.min_launcher.clone(),
-                have: have.clone(),
             });
         }
         let channel = manifest.protocol.channel;
@@ -544,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn another_machine_an_old_launcher_and_a_foreign_channel_are_refused() {
+    fn another_machine_and_a_foreign_channel_are_refused() {
         let other = if cfg!(target_arch = "x86_64") {
             "aarch64"
         } else {
@@ -552,11 +527,6 @@ mod tests {
         };
         let error = refusal(|plan, _, _| plan.target = format!("{other}-unknown-linux-gnu"));
         assert_eq!(error.code(), "TARGET_MISMATCH");
-        let error = refusal(|plan, _, validator| {
-            plan.min_launcher = "2.0.0".parse().unwrap();
-            validator.launcher = Some("1.9.9".parse().unwrap());
-        });
-        assert_eq!(error.code(), "LAUNCHER_TOO_OLD");
         let error = refusal(|_, _, validator| validator.channel = 2);
         assert_eq!(error.code(), "CHANNEL_MISMATCH");
         let error = refusal(|_, expected, _| expected.manifest_digest = Some("00".into()));

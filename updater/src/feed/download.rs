@@ -6,11 +6,13 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bytes::Bytes;
 use rustix::fs::OFlags;
 use staging::digest::Hasher;
+use tokio::sync::mpsc;
 
 use super::transport::{Answer, Body, Client};
-use super::{FeedError, Release};
+use super::{FeedError, Wanted};
 
 /// Streams the archives of one feed. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -43,7 +45,9 @@ impl Downloader {
         Self { client }
     }
 
-    /// Brings the archive of `release` to `<folder>/<sha256>.part`, calling `progress` as bytes reach the disk.
+    /// Brings `wanted` to `<folder>/<sha256>.part`, calling `progress` as bytes reach the disk. All of its bytes go into `blocks`
+    /// too, from the first on, those first that an earlier run left; when it is full, the transfer waits, and when nobody
+    /// receives any more, it goes on without.
     ///
     /// Whoever drops the future stops the transfer; what came so far stays, and the next call goes on from there if the server
     /// can. A whole file of the right digest is not brought again. One read may bring nothing for at most `inactivity`; further
@@ -54,22 +58,43 @@ impl Downloader {
     /// [`FeedError::ArchiveMissing`], [`FeedError::Store`], and what the feed answers.
     pub async fn download(
         &self,
-        release: &Release,
+        wanted: &Wanted,
+        folder: &Path,
+        inactivity: Duration,
+        progress: &mut (dyn FnMut(Progress) + Send),
+        blocks: Option<mpsc::Sender<Bytes>>,
+    ) -> Result<Downloaded, FeedError> {
+        let downloaded = self.bring(wanted, folder, inactivity, progress).await?;
+        if let Some(blocks) = blocks {
+            let failed = |e| FeedError::store("read", &downloaded.path, e);
+            let mut file = File::open(&downloaded.path).map_err(failed)?;
+            let mut block = vec![0; 128 * 1024];
+            loop {
+                let count = file.read(&mut block).map_err(failed)?;
+                let block = Bytes::copy_from_slice(&block[..count]);
+                if count == 0 || blocks.send(block).await.is_err() {
+                    break;
+                }
+            }
+        }
+        Ok(downloaded)
+    }
+
+    async fn bring(
+        &self,
+        wanted: &Wanted,
         folder: &Path,
         inactivity: Duration,
         progress: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<Downloaded, FeedError> {
-        let path = folder.join(format!("{}.part", release.sha256));
-        let mut part = Part::resume(path.clone(), release.length).await?;
+        let path = folder.join(format!("{}.part", wanted.sha256));
+        let mut part = Part::resume(path.clone(), wanted.length).await?;
         let resumed = part.length;
-        match self
-            .complete(&mut part, release, inactivity, progress)
-            .await
-        {
+        match self.complete(&mut part, wanted, inactivity, progress).await {
             // What an earlier run left was not what it seemed. Once more, from nothing.
             Err(FeedError::ArchiveDigest { .. }) if part.resumed > 0 => {
-                let mut part = Part::resume(path, release.length).await?;
-                self.complete(&mut part, release, inactivity, progress)
+                let mut part = Part::resume(path, wanted.length).await?;
+                self.complete(&mut part, wanted, inactivity, progress)
                     .await?;
                 Ok(part.downloaded(0))
             }
@@ -80,25 +105,25 @@ impl Downloader {
     async fn complete(
         &self,
         part: &mut Part,
-        release: &Release,
+        wanted: &Wanted,
         inactivity: Duration,
         progress: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<(), FeedError> {
         let mut report = |part: &Part| {
             progress(Progress {
                 received: part.length,
-                total: release.length,
+                total: wanted.length,
             });
         };
         report(part);
-        if part.length < release.length {
-            let mut body = self.ask(part, release, inactivity).await?;
-            while let Some(block) = within(inactivity, release, body.next()).await? {
-                if part.length + block.len() as u64 > release.length {
+        if part.length < wanted.length {
+            let mut body = self.ask(part, wanted, inactivity).await?;
+            while let Some(block) = within(inactivity, wanted, body.next()).await? {
+                if part.length + block.len() as u64 > wanted.length {
                     let actual = part.length + block.len() as u64;
                     part.remove()?;
                     return Err(wrong_length(
-                        release,
+                        wanted,
                         actual,
                         "; the transfer was cut, and what came is removed",
                     ));
@@ -107,21 +132,21 @@ impl Downloader {
                 report(part);
             }
         }
-        if part.length < release.length {
+        if part.length < wanted.length {
             return Err(FeedError::ArchiveLength {
-                archive: release.archive.clone(),
-                expected: release.length,
+                archive: wanted.name.clone(),
+                expected: wanted.length,
                 actual: part.length,
                 then: "; the transfer ended early, what came is kept for resuming",
                 broke_off: true,
             });
         }
         let actual = part.digest();
-        if actual != release.sha256 {
+        if actual != wanted.sha256 {
             part.remove()?;
             return Err(FeedError::ArchiveDigest {
-                archive: release.archive.clone(),
-                expected: release.sha256.clone(),
+                archive: wanted.name.clone(),
+                expected: wanted.sha256.clone(),
                 actual,
             });
         }
@@ -132,20 +157,20 @@ impl Downloader {
     async fn ask(
         &self,
         part: &mut Part,
-        release: &Release,
+        wanted: &Wanted,
         inactivity: Duration,
     ) -> Result<Body, FeedError> {
-        let at = self.client.location().target(&release.path)?;
-        match within(inactivity, release, self.client.get(&at, part.length)).await? {
+        let at = self.client.location().target(&wanted.path)?;
+        match within(inactivity, wanted, self.client.get(&at, part.length)).await? {
             Answer::Absent => Err(FeedError::ArchiveMissing {
-                archive: release.archive.clone(),
+                archive: wanted.name.clone(),
             }),
             Answer::Content { from, length, body } => {
                 if let Some(actual) = length.map(|length| from + length)
-                    && actual != release.length
+                    && actual != wanted.length
                 {
                     part.remove()?;
-                    return Err(wrong_length(release, actual, "; nothing was downloaded"));
+                    return Err(wrong_length(wanted, actual, "; nothing was downloaded"));
                 }
                 if from != part.length {
                     part.restart()?;
@@ -159,22 +184,22 @@ impl Downloader {
 /// Waits for one step of a transfer, but not for ever.
 async fn within<T, E: Into<FeedError>>(
     inactivity: Duration,
-    release: &Release,
+    wanted: &Wanted,
     step: impl Future<Output = Result<T, E>>,
 ) -> Result<T, FeedError> {
     match tokio::time::timeout(inactivity, step).await {
         Ok(outcome) => outcome.map_err(Into::into),
         Err(_) => Err(FeedError::Unreachable {
-            url: release.archive.clone(),
+            url: wanted.name.clone(),
             reason: format!("nothing came for {} ms", inactivity.as_millis()),
         }),
     }
 }
 
-fn wrong_length(release: &Release, actual: u64, then: &'static str) -> FeedError {
+fn wrong_length(wanted: &Wanted, actual: u64, then: &'static str) -> FeedError {
     FeedError::ArchiveLength {
-        archive: release.archive.clone(),
-        expected: release.length,
+        archive: wanted.name.clone(),
+        expected: wanted.length,
         actual,
         then,
         broke_off: false,

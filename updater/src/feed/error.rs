@@ -34,6 +34,14 @@ pub enum FeedError {
         /// Why.
         reason: String,
     },
+    /// Certificates that cannot be used.
+    #[error("cannot use the certificates in {path}: {reason}; mend update.ca_file")]
+    Certificates {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
     /// No root of trust was pinned.
     #[error(
         "no root of trust is pinned in {path}; run `rollproxy-updater init --feed URL --root FILE --sha256 DIGEST`"
@@ -110,6 +118,8 @@ pub enum FeedError {
         status: u16,
         /// What to do.
         advice: &'static str,
+        /// How long the server asked to wait.
+        retry_after: Option<Duration>,
     },
     /// A file that must be there is not.
     #[error(
@@ -277,6 +287,14 @@ pub enum FeedError {
 }
 
 impl FeedError {
+    /// How long the server asked to wait before it is asked again: at most a day.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Status { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+
     pub(super) fn store(
         action: &'static str,
         path: impl Into<PathBuf>,
@@ -362,6 +380,7 @@ impl From<TransportError> for FeedError {
                 url,
                 status,
                 advice: advice(status),
+                retry_after: None,
             },
             TransportError::WebPage { url } => Self::WebPage { url },
             TransportError::Oversized { url, limit } => Self::Oversized { url, limit },
@@ -379,6 +398,7 @@ impl Report for FeedError {
         match self {
             Self::Url { .. } | Self::ChannelName { .. } => "FEED_CONFIGURATION",
             Self::Client { .. } => "FEED_CLIENT",
+            Self::Certificates { .. } => "CA_FILE",
             Self::RootMissing { .. } => "ROOT_MISSING",
             Self::RootUnreadable { .. } => "ROOT_UNREADABLE",
             Self::RootMismatch { .. } => "ROOT_MISMATCH",
@@ -411,12 +431,17 @@ impl Report for FeedError {
         match self {
             Self::Url { .. }
             | Self::ChannelName { .. }
+            | Self::Certificates { .. }
             | Self::RootMissing { .. }
             | Self::RootMismatch { .. }
             | Self::RootInvalid { .. }
             | Self::RootAlreadyPinned { .. } => Exit::Configuration,
             _ => Exit::Failed,
         }
+    }
+
+    fn retry_after(&self) -> Option<Duration> {
+        FeedError::retry_after(self)
     }
 
     fn retry(&self) -> bool {
@@ -510,6 +535,7 @@ mod tests {
                 url: String::new(),
                 status,
                 advice: advice(status),
+                retry_after: None,
             };
             assert_eq!(error.retry(), retry, "{status}");
         }

@@ -21,9 +21,10 @@ pub use download::{Downloaded, Downloader, Progress};
 pub use error::FeedError;
 pub use location::Location;
 pub use pin::{RootSource, pin_root};
-pub use release::{ArchiveCustom, Ramp, Release};
+pub use release::{ArchiveCustom, Delta, Ramp, Release, Wanted};
 pub use verify::Cached;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,6 +46,10 @@ const CHANNEL_FILE_LIMIT: u64 = 64 * 1024;
 pub struct FeedSettings {
     /// Where it is: `file://`, `http://` or `https://`.
     pub url: Location,
+    /// Whole copies of it, which are asked when it does not answer as it should.
+    pub mirrors: Vec<Location>,
+    /// Certificates in PEM that are trusted besides the machine's own.
+    pub ca_file: Option<PathBuf>,
     /// How long one connection may take to be made.
     pub connect_timeout: Duration,
     /// How long one read may bring nothing.
@@ -60,9 +65,32 @@ impl FeedSettings {
         url.parse().map(Self::at)
     }
 
+    /// With these mirrors.
+    ///
+    /// # Errors
+    /// [`FeedError::Url`] for the first that is not a feed's URL.
+    pub fn with_mirrors(mut self, mirrors: &[String]) -> Result<Self, FeedError> {
+        self.mirrors = mirrors
+            .iter()
+            .map(|mirror| mirror.parse())
+            .collect::<Result<_, _>>()?;
+        Ok(self)
+    }
+
+    /// With the certificates in `ca_file`.
+    ///
+    /// # Errors
+    /// [`FeedError::Certificates`] if there is nothing usable in it.
+    pub fn with_ca_file(mut self, ca_file: Option<PathBuf>) -> Result<Self, FeedError> {
+        self.ca_file = ca_file;
+        Ok(self)
+    }
+
     fn at(url: Location) -> Self {
         Self {
             url,
+            mirrors: Vec::new(),
+            ca_file: None,
             connect_timeout: Duration::from_secs(10),
             read_timeout: Duration::from_secs(30),
         }
@@ -179,6 +207,48 @@ impl Feed {
             .map_err(|error| FeedError::from_tuf_target(error, &name, self.client.location()))?;
         archive
             .map(|archive| release::about(&name, &archive))
+            .transpose()
+    }
+
+    /// The release of `version` for `target`, as its archive tells it; none if the feed has no such archive. What a channel
+    /// says is not in it.
+    ///
+    /// # Errors
+    /// As [`Feed::release`].
+    pub async fn version(
+        &mut self,
+        version: &PackageVersion,
+        target: &str,
+    ) -> Result<Option<Release>, FeedError> {
+        let (updater, now) = self.current.as_mut().ok_or(FeedError::NotRefreshed)?;
+        let name = release::archive_name(target, version);
+        let archive = updater
+            .get_target_info(&name, *now)
+            .await
+            .map_err(|error| FeedError::from_tuf_target(error, &name, self.client.location()))?;
+        let consistent = updater.trusted().root().consistent_snapshot;
+        archive
+            .map(|archive| release::release_of(&name, target, version, &archive, consistent))
+            .transpose()
+    }
+
+    /// How to recognise the file that the feed knows as `name`, whatever it is; none if it knows no such file.
+    ///
+    /// # Errors
+    /// [`FeedError::NotRefreshed`] before a refresh; metadata on the way to it that cannot be had or believed.
+    pub async fn target(&mut self, name: &str) -> Result<Option<Wanted>, FeedError> {
+        let (updater, now) = self.current.as_mut().ok_or(FeedError::NotRefreshed)?;
+        let found = updater
+            .get_target_info(name, *now)
+            .await
+            .map_err(|error| FeedError::from_tuf_target(error, name, self.client.location()));
+        // Roles that were read on the way are trusted from now on.
+        let kept = self.store.commit();
+        let found = found?;
+        kept?;
+        let consistent = updater.trusted().root().consistent_snapshot;
+        found
+            .map(|target| release::wanted(name, &target, consistent))
             .transpose()
     }
 

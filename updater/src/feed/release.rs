@@ -31,9 +31,46 @@ pub struct Release {
     pub notes: String,
     /// What the publisher says about when and where to take it.
     pub custom: ArchiveCustom,
-    /// The archive's file below the feed's `targets/`.
+    /// Versions that older hosts must have run before they go further, lowest first.
+    pub barriers: Vec<PackageVersion>,
+    /// Whether digests are part of the files' names below the feed's `targets/`.
     #[serde(skip)]
-    pub(super) path: String,
+    pub(super) consistent: bool,
+}
+
+/// A signed file of the feed that a [`super::Downloader`] brings: an archive, or a patch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// Its target name; messages call it so.
+    pub name: String,
+    /// Where it lies below the feed's `targets/`.
+    pub path: String,
+    /// Its bytes.
+    pub length: u64,
+    /// Its SHA-256, lower-case hex.
+    pub sha256: String,
+}
+
+impl Release {
+    /// The archive.
+    pub fn wanted(&self) -> Wanted {
+        Wanted {
+            name: self.archive.clone(),
+            path: file_of(&self.archive, &self.sha256, self.consistent),
+            length: self.length,
+            sha256: self.sha256.clone(),
+        }
+    }
+
+    /// One of the patches that make its content: of [`ArchiveCustom::deltas`] in [`Release::custom`].
+    pub fn patch(&self, delta: &Delta) -> Wanted {
+        Wanted {
+            name: delta.target.clone(),
+            path: file_of(&delta.target, &delta.sha256, self.consistent),
+            length: delta.length,
+            sha256: delta.sha256.clone(),
+        }
+    }
 }
 
 /// What the feed says about an archive in its `custom` field.
@@ -54,9 +91,12 @@ pub struct ArchiveCustom {
     /// SHA-256 of the package's manifest, lower-case hex; none in feeds that do not say it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifest: Option<String>,
-    /// Patches that make it from an installed version.
+    /// Patches that make it from an installed version; those that do not name themselves as agreed are left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deltas: Vec<Delta>,
+    /// What people should know about it; bounded, without control characters but line feeds.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub notes: String,
 }
 
 /// A patch that makes one version's archive content from the files of another ([`staging::delta`]).
@@ -166,39 +206,66 @@ impl Channel {
         archive: &TargetFile,
         consistent: bool,
     ) -> Result<Release, FeedError> {
-        let malformed = |reason: String| FeedError::Channel {
-            name: offer.archive.clone(),
-            reason,
-        };
-        let sha256 = archive
-            .hashes
-            .get("sha256")
-            .map(|hash| hash.to_ascii_lowercase());
-        let sha256 = sha256
-            .filter(|hash| digest::is_digest(hash))
-            .ok_or_else(|| malformed("it has no SHA-256".to_owned()))?;
-        let custom = custom_of(archive).map_err(malformed)?;
-        if custom.version != offer.version {
-            return Err(FeedError::Contradiction {
-                name: self.name.clone(),
-                said: offer.version.to_string(),
-                other: offer.archive,
-                otherwise: custom.version.to_string(),
-            });
-        }
-        if custom.ramp.as_ref().is_some_and(|ramp| ramp.share > 100) {
-            return Err(malformed("its ramp starts above 100 percent".to_owned()));
-        }
+        let mut barriers = offer.barriers;
+        barriers.sort();
+        let release = release_of(
+            &self.name,
+            &self.target,
+            &offer.version,
+            archive,
+            consistent,
+        )?;
         Ok(Release {
-            path: file_of(&offer.archive, &sha256, consistent),
-            version: offer.version,
-            archive: offer.archive,
-            length: archive.length,
-            sha256,
             notes: clean(&offer.notes, NOTES_LIMIT),
-            custom,
+            barriers,
+            ..release
         })
     }
+}
+
+/// What the feed says about the archive of `version` for `target`. `from` says who speaks of that version.
+pub(super) fn release_of(
+    from: &str,
+    target: &str,
+    version: &PackageVersion,
+    archive: &TargetFile,
+    consistent: bool,
+) -> Result<Release, FeedError> {
+    let name = archive_name(target, version);
+    let malformed = |reason: String| FeedError::Channel {
+        name: name.clone(),
+        reason,
+    };
+    let sha256 = sha256_of(archive).ok_or_else(|| malformed("it has no SHA-256".to_owned()))?;
+    let mut custom = custom_of(archive).map_err(malformed)?;
+    if custom.version != *version {
+        return Err(FeedError::Contradiction {
+            name: from.to_owned(),
+            said: version.to_string(),
+            other: name,
+            otherwise: custom.version.to_string(),
+        });
+    }
+    if custom.ramp.as_ref().is_some_and(|ramp| ramp.share > 100) {
+        return Err(malformed("its ramp starts above 100 percent".to_owned()));
+    }
+    // Its name becomes a file's and a part of a URL. The whole archive is there for whoever has no patch.
+    custom.deltas.retain(|delta| {
+        delta.target == patch_name(target, version, &delta.from)
+            && [&delta.from_manifest, &delta.sha256, &delta.content_sha256]
+                .iter()
+                .all(|sha256| digest::is_digest(sha256))
+    });
+    Ok(Release {
+        version: version.clone(),
+        archive: name,
+        length: archive.length,
+        sha256,
+        notes: custom.notes.clone(),
+        custom,
+        barriers: Vec::new(),
+        consistent,
+    })
 }
 
 /// What the feed says about the archive of one version.
@@ -214,6 +281,11 @@ pub(super) fn archive_name(target: &str, version: &PackageVersion) -> String {
     format!("rollproxy/{target}/{version}.tar.gz")
 }
 
+/// The target name of the patch that makes `version` from `from`.
+fn patch_name(target: &str, version: &PackageVersion, from: &PackageVersion) -> String {
+    format!("rollproxy/{target}/{version}.from-{from}.patch")
+}
+
 fn custom_of(archive: &TargetFile) -> Result<ArchiveCustom, String> {
     let custom = archive
         .custom
@@ -223,14 +295,40 @@ fn custom_of(archive: &TargetFile) -> Result<ArchiveCustom, String> {
     check_schema(text.as_bytes())?;
     let mut custom: ArchiveCustom = serde_json::from_str(&text).map_err(|e| e.to_string())?;
     custom.dead_end = custom.dead_end.map(|reason| clean(&reason, REASON_LIMIT));
+    custom.notes = clean(&custom.notes, NOTES_LIMIT);
     Ok(custom)
 }
 
+/// How to recognise the file of any target.
+pub(super) fn wanted(
+    name: &str,
+    target: &TargetFile,
+    consistent: bool,
+) -> Result<Wanted, FeedError> {
+    let sha256 = sha256_of(target).ok_or_else(|| FeedError::Channel {
+        name: name.to_owned(),
+        reason: "it has no SHA-256".to_owned(),
+    })?;
+    Ok(Wanted {
+        name: name.to_owned(),
+        path: file_of(name, &sha256, consistent),
+        length: target.length,
+        sha256,
+    })
+}
+
+/// The SHA-256 that was signed for a target, lower-case hex.
+fn sha256_of(target: &TargetFile) -> Option<String> {
+    let sha256 = target.hashes.get("sha256")?.to_ascii_lowercase();
+    digest::is_digest(&sha256).then_some(sha256)
+}
+
 /// Where a target's file lies: with consistent snapshots its digest is part of its name.
-fn file_of(archive: &str, sha256: &str, consistent: bool) -> String {
-    match archive.rsplit_once('/') {
-        Some((folder, base)) if consistent => format!("{folder}/{sha256}.{base}"),
-        _ => archive.to_owned(),
+fn file_of(target: &str, sha256: &str, consistent: bool) -> String {
+    match target.rsplit_once('/') {
+        _ if !consistent => target.to_owned(),
+        Some((folder, base)) => format!("{folder}/{sha256}.{base}"),
+        None => format!("{sha256}.{target}"),
     }
 }
 
@@ -292,7 +390,7 @@ mod tests {
         });
         let release = channel().release(offer, &target(custom), true).unwrap();
         assert_eq!(
-            release.path,
+            release.wanted().path,
             format!("rollproxy/{TRIPLE}/{}.1.2.0.tar.gz", "ab".repeat(32))
         );
         assert_eq!(release.notes, "a[31mb\nc");

@@ -16,7 +16,7 @@ fn part(world: &World, release: &Release) -> PathBuf {
 async fn download(world: &World, feed: &Feed, release: &Release) -> Result<Downloaded, FeedError> {
     let folder = world.home.downloads();
     feed.downloader()
-        .download(release, &folder, PATIENCE, &mut |_| {})
+        .download(&release.wanted(), &folder, PATIENCE, &mut |_| {}, None)
         .await
 }
 
@@ -35,7 +35,13 @@ async fn an_archive_comes_whole_with_progress_and_only_once() {
         let folder = world.home.downloads();
         let downloader = feed.downloader();
         let done = downloader
-            .download(&release, &folder, PATIENCE, &mut |p| seen.push(p))
+            .download(
+                &release.wanted(),
+                &folder,
+                PATIENCE,
+                &mut |p| seen.push(p),
+                None,
+            )
             .await
             .unwrap();
         assert_eq!((done.resumed, done.fetched), (0, 1_000_000));
@@ -54,7 +60,7 @@ async fn an_archive_comes_whole_with_progress_and_only_once() {
         );
 
         let again = downloader
-            .download(&release, &folder, PATIENCE, &mut |_| {})
+            .download(&release.wanted(), &folder, PATIENCE, &mut |_| {}, None)
             .await
             .unwrap();
         assert_eq!((again.resumed, again.fetched), (1_000_000, 0));
@@ -168,7 +174,11 @@ async fn an_archive_that_was_cut_or_grew_in_a_local_feed_is_refused() {
     let bytes = content(100_000);
     let world = World::with_release(&bytes).await;
     let (feed, release) = world.stable(&world.url()).await.unwrap();
-    let path = world.place.feed.join("targets").join(&release.path);
+    let path = world
+        .place
+        .feed
+        .join("targets")
+        .join(&release.wanted().path);
     for length in [99_999, 100_001] {
         fs::write(&path, content(length)).unwrap();
         assert_eq!(
@@ -237,7 +247,7 @@ async fn a_transfer_that_breaks_off_or_stalls_keeps_what_came() {
     for expected in [40_000, 70_000] {
         let inactivity = Duration::from_millis(1500);
         let error = downloader
-            .download(&release, &folder, inactivity, &mut |_| {})
+            .download(&release.wanted(), &folder, inactivity, &mut |_| {}, None)
             .await
             .unwrap_err();
         assert_eq!(
@@ -275,8 +285,9 @@ async fn dropping_the_future_stops_the_transfer_and_keeps_what_came() {
     let (send, mut received) = tokio::sync::watch::channel(0);
     let downloader = feed.downloader();
     let mut progress = |p: Progress| send.send_modify(|count| *count = p.received);
+    let wanted = release.wanted();
     tokio::select! {
-        outcome = downloader.download(&release, &folder, PATIENCE, &mut progress) => panic!("it ended: {outcome:?}"),
+        outcome = downloader.download(&wanted, &folder, PATIENCE, &mut progress, None) => panic!("it ended: {outcome:?}"),
         _ = received.wait_for(|count| *count == 40_000) => {}
     }
     assert_eq!(fs::metadata(part(&world, &release)).unwrap().len(), 40_000);

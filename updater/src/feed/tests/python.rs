@@ -85,7 +85,13 @@ async fn we_read_a_feed_that_python_tuf_published() {
     assert_eq!(release.version.to_string(), "2.0.0");
     let done = feed
         .downloader()
-        .download(&release, &home.downloads(), PATIENCE, &mut |_| {})
+        .download(
+            &release.wanted(),
+            &home.downloads(),
+            PATIENCE,
+            &mut |_| {},
+            None,
+        )
         .await
         .unwrap();
     assert_eq!(fs::read(done.path).unwrap(), content(100_000));
