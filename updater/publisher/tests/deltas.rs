@@ -1,5 +1,8 @@
 //! Patches beside an archive.
 
+// Helpers of tests are tests.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 mod support;
 
 use std::fs;

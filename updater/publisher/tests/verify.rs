@@ -1,5 +1,8 @@
 //! `verify`: what is wrong with a feed is named by its file.
 
+// Helpers of tests are tests.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 mod support;
 
 use std::fs;
