@@ -131,10 +131,8 @@ fn told(added: &Added) -> String {
     )];
     for delta in &added.deltas {
         lines.push(format!(
-            "patch from {}: {} bytes, {}% of the archive",
-            delta.from,
-            delta.length,
-            delta.length * 100 / added.length.max(1),
+            "patch from {}: {} bytes instead of {}",
+            delta.from, delta.length, added.length,
         ));
     }
     for skipped in &added.skipped_deltas {

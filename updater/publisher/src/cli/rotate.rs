@@ -20,7 +20,7 @@ there. Hosts follow by themselves. A rotation that was cut short is completed by
 pub(super) struct Words {
     #[command(flatten)]
     common: Common,
-    /// root, targets, snapshot, timestamp or channel-<name>; several with commas
+    /// root, targets, snapshot, timestamp or channel-NAME; several with commas
     #[arg(long, value_name = "ROLE", value_delimiter = ',', required = true)]
     role: Vec<KeyRole>,
     /// The one key of the root to replace, which need not be there. Default: all keys of the root
