@@ -349,11 +349,17 @@ fn forget_others(home: &Home, keep: impl Fn(&std::ffi::OsStr) -> bool) {
     };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let is_part = Path::new(&name)
+        let name = Path::new(&name);
+        // Beside a part that broke off lies the tag of what it is a part of.
+        let part = match name.extension() {
+            Some(extension) if extension == "tag" => name.with_extension(""),
+            _ => name.to_owned(),
+        };
+        let is_part = part
             .extension()
             .is_some_and(|extension| extension == "part");
         if is_part
-            && !keep(&name)
+            && !keep(part.as_os_str())
             && let Err(error) = std::fs::remove_file(entry.path())
         {
             note(&format!(
