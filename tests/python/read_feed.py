@@ -3,16 +3,29 @@
 
     read_feed.py <metadata url> <targets url> <root.json> <target name> <outdir>
 
-Prints {"target": <path of the downloaded file>, "sha256": <its digest>, "custom": <what the feed says about it>}.
+The URLs may be file:// ones, too. Prints {"target": <path of the downloaded file>, "sha256": <its digest>, "custom": <what the feed says about it>}.
 Needs the package `tuf` (7 or later) with `cryptography`.
 """
 
 import hashlib
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
-from tuf.ngclient import Updater
+from tuf.api.exceptions import DownloadHTTPError
+from tuf.ngclient import FetcherInterface, Updater
+
+
+class Files(FetcherInterface):
+    """A feed in a folder of this machine."""
+
+    def _fetch(self, url: str) -> Iterator[bytes]:
+        path = Path(unquote(urlsplit(url).path))
+        if not path.is_file():
+            raise DownloadHTTPError(f"no file {path}", 404)
+        return iter([path.read_bytes()])
 
 
 def main() -> int:
@@ -28,6 +41,7 @@ def main() -> int:
         with_slash(metadata_url),
         str(out),
         with_slash(targets_url),
+        fetcher=Files() if metadata_url.startswith("file:") else None,
         bootstrap=Path(root).read_bytes(),
     )
     updater.refresh()

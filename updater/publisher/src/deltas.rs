@@ -36,6 +36,20 @@ pub(crate) struct Patch {
     pub(crate) delta: Delta,
 }
 
+impl Deltas {
+    /// Takes a patch if it is smaller than the archive.
+    fn sort_in(&mut self, patch: Patch, archive: u64) {
+        if patch.delta.length < archive {
+            self.patches.push(patch);
+        } else {
+            self.skipped.push(SkippedDelta {
+                from: patch.delta.from,
+                length: patch.delta.length,
+            });
+        }
+    }
+}
+
 /// Makes the patches that are asked for and not there yet.
 pub(crate) fn make(
     feed: &Feed,
@@ -67,27 +81,52 @@ pub(crate) fn make(
             version: what.version.to_string(),
             source: Box::new(source),
         })?;
-        if made.length >= measure.length {
-            all.skipped.push(SkippedDelta {
+        let patch = Patch {
+            measure: disk::measure(&file)?,
+            file,
+            delta: Delta {
                 from: from.clone(),
+                from_manifest: made.from_manifest,
+                target: patch_name(&what.target, &what.version, &from),
                 length: made.length,
-            });
-        } else {
-            all.patches.push(Patch {
-                measure: disk::measure(&file)?,
-                file,
-                delta: Delta {
-                    from: from.clone(),
-                    from_manifest: made.from_manifest,
-                    target: patch_name(&what.target, &what.version, &from),
-                    length: made.length,
-                    sha256: made.sha256,
-                    content_length: made.content_length,
-                    content_sha256: made.content_sha256,
-                },
-            });
-        }
+                sha256: made.sha256,
+                content_length: made.content_length,
+                content_sha256: made.content_sha256,
+            },
+        };
+        all.sort_in(patch, measure.length);
         done.push(from);
     }
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_patch_that_saves_nothing_is_left_out_and_said() {
+        let mut all = Deltas::default();
+        for (from, length) in [("1.0.0", 99), ("1.1.0", 100), ("1.2.0", 101)] {
+            let delta = Delta {
+                from: from.into(),
+                from_manifest: String::new(),
+                target: String::new(),
+                length,
+                sha256: String::new(),
+                content_length: 0,
+                content_sha256: String::new(),
+            };
+            let patch = Patch {
+                file: PathBuf::new(),
+                measure: disk::measure_bytes(b""),
+                delta,
+            };
+            all.sort_in(patch, 100);
+        }
+        assert_eq!(all.patches.len(), 1);
+        assert_eq!(all.patches[0].delta.from, "1.0.0");
+        let skipped: Vec<_> = all.skipped.iter().map(|skipped| skipped.length).collect();
+        assert_eq!(skipped, [100, 101]);
+    }
 }

@@ -30,6 +30,7 @@ mod names;
 pub mod promote;
 pub mod ramp;
 pub mod refresh;
+mod role;
 mod root;
 pub mod rotate;
 mod sign;
@@ -48,7 +49,8 @@ pub use names::{ArchiveCustom, ChannelFile, Delta, Ramp, archive_name, channel_n
 pub use promote::{Promote, Promoted, promote};
 pub use ramp::{Ramped, SetRamp, ramp};
 pub use refresh::{Refresh, Refreshed, Waiting, refresh, refresh_all};
-pub use rotate::{KeyRole, Rotate, Rotated, rotate};
+pub use role::KeyRole;
+pub use rotate::{NewKey, Rotate, Rotated, rotate};
 pub use verify::{Verified, Verify, verify};
 pub use withdraw::{Withdraw, Withdrawn, withdraw};
 

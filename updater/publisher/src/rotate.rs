@@ -8,10 +8,8 @@
 //! A new key is `<name>.next.pk8` until all that is done. A rotation that was cut short is so found again and completed by the
 //! next one of the same role.
 
-use std::fmt;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use serde::Serialize;
 use staging::digest;
@@ -21,65 +19,10 @@ use crate::disk::{self, SERVED};
 use crate::feed::Feed;
 use crate::init::check_threshold;
 use crate::keys::{KeyId, PrivateKey, file_of, root_name};
-use crate::names::{self, role_of_channel};
+use crate::names::role_of_channel;
 use crate::root::{self, Named};
 use crate::sign::{role_type, sign_root};
-use crate::{Place, PublishError, ROOT_DAYS, Validity};
-
-/// A role whose keys can be replaced.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(into = "String")]
-pub enum KeyRole {
-    /// The root of trust.
-    Root,
-    /// What signs archives and channels.
-    Targets,
-    /// What ties all metadata together.
-    Snapshot,
-    /// What says which state is the newest.
-    Timestamp,
-    /// What signs the offers of the channel of this name.
-    Channel(String),
-}
-
-impl fmt::Display for KeyRole {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Root => f.write_str("root"),
-            Self::Targets => f.write_str("targets"),
-            Self::Snapshot => f.write_str("snapshot"),
-            Self::Timestamp => f.write_str("timestamp"),
-            Self::Channel(name) => f.write_str(&role_of_channel(name)),
-        }
-    }
-}
-
-impl From<KeyRole> for String {
-    fn from(role: KeyRole) -> Self {
-        role.to_string()
-    }
-}
-
-impl FromStr for KeyRole {
-    type Err = PublishError;
-
-    fn from_str(text: &str) -> Result<Self, PublishError> {
-        match text {
-            "root" => Ok(Self::Root),
-            "targets" => Ok(Self::Targets),
-            "snapshot" => Ok(Self::Snapshot),
-            "timestamp" => Ok(Self::Timestamp),
-            _ => match text.strip_prefix(&role_of_channel("")) {
-                Some(name) => names::check("channel", name).map(|()| Self::Channel(name.into())),
-                None => Err(PublishError::Name {
-                    what: "role",
-                    value: text.chars().take(64).collect(),
-                    allowed: "root, targets, snapshot, timestamp and channel-<name>",
-                }),
-            },
-        }
-    }
-}
+use crate::{KeyRole, Place, PublishError, ROOT_DAYS, Validity};
 
 /// Which keys are to be replaced.
 #[derive(Debug, Clone)]

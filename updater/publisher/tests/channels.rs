@@ -1,5 +1,8 @@
 //! Channels: a role of its own each, and what its key can and cannot do; barriers, ramps, dead ends, withdrawals.
 
+// Helpers of tests are tests.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 mod support;
 
 use std::fs;
