@@ -192,6 +192,11 @@ impl Home {
         self.root.join("state/update.json")
     }
 
+    /// `state/node-id`
+    pub fn node_id(&self) -> PathBuf {
+        self.root.join("state/node-id")
+    }
+
     /// `state/downloads`
     pub fn downloads(&self) -> PathBuf {
         self.root.join("state/downloads")

@@ -252,6 +252,50 @@ pub fn all(home: &Home) -> Result<Vec<JobRecord>, JournalError> {
     Ok(records)
 }
 
+/// The job that was recorded last, and no other file is read for it. `None` where no job was.
+///
+/// # Errors
+/// As [`all`].
+pub fn latest(home: &Home) -> Result<Option<JobRecord>, JournalError> {
+    let path = home.jobs();
+    let failed = |source| JournalError::List {
+        path: path.clone(),
+        source,
+    };
+    let entries = match fs::read_dir(&path) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut newest = None;
+    for entry in entries {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name();
+        let job = name.to_str().and_then(|name| name.strip_suffix(".json"));
+        if job.is_some_and(is_job_id)
+            && let Ok(written) = entry.metadata().and_then(|metadata| metadata.modified())
+        {
+            newest = newest.max(Some((written, entry.path())));
+        }
+    }
+    match newest {
+        Some((_, path)) => Ok(document::read(&path)?),
+        None => Ok(None),
+    }
+}
+
+impl JobRecord {
+    /// The job as it stands for who reads it now: without an end and without its process, it was interrupted, though no later
+    /// job has noted that yet.
+    pub fn as_it_is(mut self) -> JobRecord {
+        if !self.state.is_final() && !self.identity.is_alive() {
+            self.state = State::Interrupted;
+            self.cause = Some(PROCESS_ENDED.to_owned());
+        }
+        self
+    }
+}
+
 /// The jobs without an end, the oldest first. Who holds the updater lock knows that none of them still runs.
 ///
 /// # Errors

@@ -22,6 +22,7 @@ pub mod journal;
 pub mod launch;
 pub mod locks;
 pub mod manifest;
+pub mod node;
 pub mod ownership;
 pub mod pack;
 pub mod package;
@@ -30,6 +31,7 @@ pub mod process;
 pub mod protocol;
 pub mod publish;
 pub mod report;
+pub mod retention;
 #[cfg(test)]
 mod scratch;
 pub mod selection;

@@ -71,19 +71,20 @@ impl Skip {
     }
 }
 
-/// Whether a job takes an offer. Pin first, for a person's word stands above everything the feed says.
+/// Whether a job follows a channel to the version that it offers, whatever bytes that is: a person's pin stands above
+/// everything the feed says, and the feed may not go back.
 ///
 /// # Errors
 /// The reason to leave it alone.
-pub fn consider(
-    offer: &Offer,
+pub fn follows(
+    offered: &PackageVersion,
     selection: Option<&Selection>,
     state: &UpdateState,
 ) -> Result<(), Skip> {
     if let Some(selection) = selection {
-        if selection.version == offer.version {
+        if selection.version == *offered {
             return Err(Skip::Current {
-                version: offer.version.clone(),
+                version: offered.clone(),
             });
         }
         if selection.pinned {
@@ -93,28 +94,36 @@ pub fn consider(
         }
     }
     if let Some(floor) = &state.floor
-        && offer.version < *floor
+        && offered < floor
     {
         return Err(Skip::BelowFloor {
-            offered: offer.version.clone(),
+            offered: offered.clone(),
             floor: floor.clone(),
         });
     }
     if let Some(selection) = selection
-        && offer.version < selection.version
+        && *offered < selection.version
     {
         return Err(Skip::Older {
-            offered: offer.version.clone(),
+            offered: offered.clone(),
             selected: selection.version.clone(),
         });
     }
-    if let Some(bad) = state.bad(&offer.archive) {
-        return Err(Skip::KnownBad {
+    Ok(())
+}
+
+/// Whether nothing is known here against an archive.
+///
+/// # Errors
+/// [`Skip::KnownBad`]
+pub fn trusts(offer: &Offer, state: &UpdateState) -> Result<(), Skip> {
+    match state.bad(&offer.archive) {
+        Some(bad) => Err(Skip::KnownBad {
             version: offer.version.clone(),
             cause: bad.cause.clone(),
-        });
+        }),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// What `select latest` takes: the highest installed version that was kept, which is no newer than the floor and not
@@ -164,6 +173,14 @@ mod tests {
             by: "job".into(),
             at: clock::now(),
         }
+    }
+
+    fn consider(
+        offer: &Offer,
+        selection: Option<&Selection>,
+        state: &UpdateState,
+    ) -> Result<(), Skip> {
+        follows(&offer.version, selection, state).and_then(|()| trusts(offer, state))
     }
 
     fn code(result: Result<(), Skip>) -> &'static str {

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -15,6 +16,10 @@ pub trait Report: std::error::Error {
     fn exit(&self) -> Exit;
     /// Whether the same command, run again, may succeed without anybody changing anything.
     fn retry(&self) -> bool;
+    /// How long whoever was asked wants to be left alone before the next try, if it said so.
+    fn retry_after(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// The exit codes of all commands.
@@ -84,6 +89,9 @@ pub struct Failure {
     /// The exit code; it travels as the process's own, not in the JSON.
     #[serde(skip, default = "failed")]
     pub exit: Exit,
+    /// How long not to try again, where somebody said so; for who plans the next try, not for the JSON.
+    #[serde(skip)]
+    pub retry_after: Option<Duration>,
 }
 
 fn failed() -> Exit {
@@ -98,6 +106,7 @@ impl Failure {
             message: message.into(),
             retry,
             exit,
+            retry_after: None,
         }
     }
 }
@@ -126,6 +135,7 @@ impl From<&dyn Report> for Failure {
             message,
             retry: ran_out || error.retry(),
             exit: error.exit(),
+            retry_after: error.retry_after(),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::manifest::Manifest;
@@ -75,6 +76,29 @@ pub fn check(path: &Path, needed: u64, reserve: u64) -> Result<(), SpaceError> {
         reserve,
         free,
     })
+}
+
+/// [`check`] of several folders: what lies on the same file system is needed there together.
+///
+/// # Errors
+/// [`SpaceError`]
+pub fn check_all(needs: &[(PathBuf, u64)], reserve: u64) -> Result<(), SpaceError> {
+    let mut systems: Vec<(u64, &Path, u64)> = Vec::new();
+    for (path, needed) in needs {
+        let device = std::fs::metadata(path)
+            .map_err(|source| SpaceError::Ask {
+                path: path.clone(),
+                source,
+            })?
+            .dev();
+        match systems.iter_mut().find(|(known, ..)| *known == device) {
+            Some((.., sum)) => *sum = sum.saturating_add(*needed),
+            None => systems.push((device, path, *needed)),
+        }
+    }
+    systems
+        .into_iter()
+        .try_for_each(|(_, path, needed)| check(path, needed, reserve))
 }
 
 /// Bytes that an ordinary user may still write on the file system of `path`.
@@ -151,6 +175,24 @@ mod tests {
         }
         let nowhere = check(&folder.path().join("nowhere"), 1, 0).unwrap_err();
         assert_eq!(nowhere.code(), "SPACE_UNKNOWN");
+    }
+
+    #[test]
+    fn what_lies_on_one_file_system_is_needed_there_together() {
+        let folder = crate::scratch::Scratch::new();
+        let (a, b) = (folder.path().join("a"), folder.path().join("b"));
+        std::fs::create_dir(&a).unwrap();
+        std::fs::create_dir(&b).unwrap();
+        // So much that what others write meanwhile does not matter.
+        let most = free(&a).unwrap() / 3 * 2;
+        check_all(&[(a.clone(), most)], 0).unwrap();
+        let error = check_all(&[(a.clone(), most), (b, most)], 0).unwrap_err();
+        assert!(
+            error.to_string().contains(&(2 * most).to_string()),
+            "{error}"
+        );
+        let elsewhere = [(a, most), (PathBuf::from("/proc"), 0)];
+        check_all(&elsewhere, 0).unwrap();
     }
 
     #[test]

@@ -48,6 +48,43 @@ pub struct UpdateState {
     /// The last time the feed was asked, and what came of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_check: Option<LastCheck>,
+    /// Until then a person wants no update that a job decides on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold_until: Option<Timestamp>,
+    /// The archive that was brought last and cannot be installed here, so that it is not brought again at every check.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<Refused>,
+    /// A place in the fleet that a job asked for and did not give back yet: written before asking.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fleet_lock: Option<FleetPlace>,
+}
+
+/// Why an archive is not brought again: no rollout proved it bad, it never came that far.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Refused {
+    /// SHA-256 of the archive.
+    pub archive: String,
+    /// The version it was.
+    pub version: PackageVersion,
+    /// The code of what is wrong with it.
+    pub code: String,
+    /// What is wrong with it.
+    pub message: String,
+    /// When that was seen.
+    pub at: Timestamp,
+    /// Which updater saw it: another one judges for itself.
+    pub by: String,
+}
+
+/// A place in the fleet, as far as this host knows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FleetPlace {
+    /// The job that asked for it.
+    pub job: String,
+    /// When.
+    pub at: Timestamp,
 }
 
 /// A version that waits for its rollout.
@@ -100,6 +137,9 @@ impl Default for UpdateState {
             next_attempt: None,
             failed_attempts: 0,
             last_check: None,
+            hold_until: None,
+            refused: None,
+            fleet_lock: None,
         }
     }
 }
@@ -158,6 +198,18 @@ impl UpdateState {
         let before = self.known_bad.len();
         self.known_bad.retain(|_, bad| bad.version != *version);
         self.known_bad.len() != before
+    }
+
+    /// Until when updates are held, if they are now.
+    pub fn held(&self, now: Timestamp) -> Option<Timestamp> {
+        self.hold_until.filter(|until| *until > now)
+    }
+
+    /// Why an archive is not to be brought again, in the eyes of the updater `by`.
+    pub fn refused(&self, archive: &str, by: &str) -> Option<&Refused> {
+        self.refused
+            .as_ref()
+            .filter(|refused| refused.archive == archive && refused.by == by)
     }
 
     /// Takes note that a version was kept: the floor rises to it (never sinks), nothing of it is pending, and its
@@ -219,6 +271,8 @@ pub fn set_pending(
     modify(lock, home, |state| {
         state.archives.insert(version.clone(), digest.to_owned());
         state.validated = Some(version.clone());
+        // A person had it tried again, and now nothing is wrong with it.
+        state.refused = state.refused.take().filter(|old| old.archive != digest);
         state.pending = Some(Pending {
             version: version.clone(),
             job: job.to_owned(),

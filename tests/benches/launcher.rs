@@ -1,4 +1,5 @@
-//! `rollproxy-launcher --version`, from spawn to reaped, beside a program that only exits and a default Rust hello.
+//! `rollproxy-launcher --version`, from spawn to reaped, beside a program that only exits and a default Rust hello; then
+//! what starting a package's program through the launcher costs over starting it directly.
 //!
 //! `cargo bench -p rollproxy-tests --bench launcher`. One start of each in turn, 1,000 times; medians and ratios.
 
@@ -65,15 +66,8 @@ fn main() {
         Err(why) => println!("launcher, static musl: not measured ({why})"),
     }
 
-    for round in 0..STARTS + 20 {
-        for program in &mut programs {
-            let took = start(program, &home);
-            // The first rounds fill the page cache.
-            if round >= 20 {
-                program.times.push(took);
-            }
-        }
-    }
+    let mut through = through(&home, &programs);
+    run(&mut programs, &home);
     let base = median(&mut programs[0].times.clone());
     let hello = median(&mut programs[1].times.clone());
     println!(
@@ -89,6 +83,53 @@ fn main() {
             median.as_secs_f64() / base.as_secs_f64(),
             median.as_secs_f64() / hello.as_secs_f64()
         );
+    }
+
+    run(&mut through, &home);
+    let direct = median(&mut through[0].times.clone());
+    println!(
+        "\n{:<24} {:>10} {:>14}",
+        "a program's --help", "median", "added"
+    );
+    for program in &mut through {
+        let median = median(&mut program.times);
+        println!(
+            "{:<24} {:>7.0} µs {:>11.0} µs",
+            program.name,
+            median.as_secs_f64() * 1e6,
+            (median.as_secs_f64() - direct.as_secs_f64()) * 1e6
+        );
+    }
+}
+
+/// A program of the package, directly and through each launcher that was built.
+fn through(home: &TestHome, launchers: &[Program]) -> Vec<Program> {
+    let package = home.home.package(&"1.0.0".parse().unwrap());
+    let mut programs = vec![program(
+        "directly",
+        package.join("bin/rollproxy-updater"),
+        &["--help"],
+    )];
+    for launcher in launchers.iter().skip(2) {
+        let folder = home.folder().join(launcher.name.replace([' ', ','], "-"));
+        std::fs::create_dir(&folder).unwrap();
+        let name = folder.join("rollproxy-updater");
+        std::os::unix::fs::symlink(&launcher.path, &name).unwrap();
+        programs.push(program(launcher.name, name, &["--help"]));
+    }
+    programs
+}
+
+/// One start of each in turn, so that whatever else the machine does meets all of them.
+fn run(programs: &mut [Program], home: &TestHome) {
+    for round in 0..STARTS + 20 {
+        for program in &mut *programs {
+            let took = start(program, home);
+            // The first rounds fill the page cache.
+            if round >= 20 {
+                program.times.push(took);
+            }
+        }
     }
 }
 

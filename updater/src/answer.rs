@@ -3,9 +3,13 @@
 use std::time::Duration;
 
 use control::Verdict;
+use jiff::Timestamp;
 use serde::Serialize;
+use staging::journal::JobRecord;
 use staging::report::{self, Exit, Failure, Format};
 use staging::version::PackageVersion;
+
+use crate::gc::Collected;
 
 /// The outcome of one check.
 #[derive(Debug, Serialize)]
@@ -15,8 +19,10 @@ pub struct Answer {
     pub schema: u32,
     /// In a word: what [`Answer::end`] was given, or what the exit code of a failure stands for.
     pub outcome: String,
-    /// The version that the feed offers.
+    /// The version that this check is about: what the feed offers, or the step on the way to it.
     pub version: Option<PackageVersion>,
+    /// What is known about it before it is brought.
+    pub offer: Option<Offered>,
     /// The version that was selected when the check began.
     pub previous: Option<PackageVersion>,
     /// The verdict of the rollout, if there was one.
@@ -25,17 +31,98 @@ pub struct Answer {
     pub job: Option<String>,
     /// Bytes that came over the network for the archive.
     pub bytes: u64,
-    /// How long that took.
+    /// Bytes of the archive that a patch made unnecessary to fetch.
+    pub saved_bytes: u64,
+    /// Bytes on disk that are shared with an installed version.
+    pub shared_bytes: u64,
+    /// The version from which a patch made it.
+    pub delta_from: Option<PackageVersion>,
+    /// How long downloading took.
     pub download_ms: u64,
     /// Download, unpacking and validation together.
     pub staging_ms: u64,
     /// The whole check.
     pub total_ms: u64,
+    /// Jobs whose process ended before they did, seen by this check first.
+    pub interrupted: Vec<Interrupted>,
+    /// Until when a person holds updates.
+    pub hold_until: Option<Timestamp>,
+    /// What was removed after the update was kept.
+    pub collected: Option<Collected>,
     /// What failed.
     pub error: Option<Failure>,
     /// The exit code.
     #[serde(skip)]
     pub exit: Exit,
+}
+
+/// A version before it is brought.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Offered {
+    /// What the channel offers; another version than this one, if a step lies on the way.
+    pub channel_version: Option<PackageVersion>,
+    /// Bytes of its archive.
+    pub size: u64,
+    /// What people should know about it.
+    pub notes: String,
+    /// The patch that would be taken in place of the archive. Only looked for by a dry run.
+    pub patch: Option<Patch>,
+    /// When a check can take it; none = no check takes it as things are.
+    pub at: Option<Timestamp>,
+}
+
+/// A patch that is smaller than the archive.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Patch {
+    /// The installed version that it starts from.
+    pub from: PackageVersion,
+    /// Its bytes.
+    pub size: u64,
+}
+
+/// A job that was cut short.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Interrupted {
+    /// The job.
+    pub job: String,
+    /// The step it was at.
+    pub step: String,
+    /// The version it was about.
+    pub version: Option<PackageVersion>,
+    /// When it was last heard of.
+    pub at: Timestamp,
+}
+
+impl From<JobRecord> for Interrupted {
+    fn from(record: JobRecord) -> Self {
+        Self {
+            job: record.job,
+            step: record.step,
+            version: record.version,
+            at: record.updated_at,
+        }
+    }
+}
+
+impl std::fmt::Display for Interrupted {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            formatter,
+            "job {} was interrupted at its step {:?}",
+            self.job, self.step
+        )?;
+        if let Some(version) = &self.version {
+            write!(formatter, " ({version})")?;
+        }
+        write!(
+            formatter,
+            ", last heard of at {}; this check decides anew",
+            self.at
+        )
+    }
 }
 
 impl Default for Answer {
@@ -44,13 +131,20 @@ impl Default for Answer {
             schema: 1,
             outcome: "failed".to_owned(),
             version: None,
+            offer: None,
             previous: None,
             verdict: None,
             job: None,
             bytes: 0,
+            saved_bytes: 0,
+            shared_bytes: 0,
+            delta_from: None,
             download_ms: 0,
             staging_ms: 0,
             total_ms: 0,
+            interrupted: Vec::new(),
+            hold_until: None,
+            collected: None,
             error: None,
             exit: Exit::Failed,
         }
@@ -58,7 +152,7 @@ impl Default for Answer {
 }
 
 impl Answer {
-    /// It ended well, in this word: `upToDate`, `available`, `updated`, `installed`, `pending`, or why nothing was done.
+    /// It ended well, in this word: `upToDate`, `available`, `updated`, `installed`, `pending`, `repaired`, or why nothing was done.
     pub fn end(&mut self, word: &str, exit: Exit) {
         word.clone_into(&mut self.outcome);
         self.exit = exit;
@@ -136,13 +230,20 @@ mod tests {
             "schema",
             "outcome",
             "version",
+            "offer",
             "previous",
             "verdict",
             "job",
             "bytes",
+            "savedBytes",
+            "sharedBytes",
+            "deltaFrom",
             "downloadMs",
             "stagingMs",
             "totalMs",
+            "interrupted",
+            "holdUntil",
+            "collected",
             "error",
         ];
         assert_eq!(keys.len(), expected.len());

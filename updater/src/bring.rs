@@ -1,22 +1,33 @@
 //! A release, from the feed into a validated staging folder, under the two deadlines of [`crate::deadline`].
+//!
+//! There is one pass from socket to disk ([`pour`]): what comes is hashed, inflated and unpacked while it comes. Where the
+//! feed has a patch from an installed version that is smaller ([`patch`]), that is poured instead; whatever is wrong with it,
+//! the whole archive follows.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use staging::archive::{self, Limits};
+use staging::archive::Unpacked;
 use staging::home::Home;
 use staging::manifest::Manifest;
 use staging::report::{Exit, Failure, Format, note};
+use staging::share::Shelf;
+use staging::space;
 use staging::stage::StagingFolder;
-use staging::validate::{Expected, Validator};
+use staging::validate::Validator;
 use staging::version::PackageVersion;
+use tokio::sync::mpsc;
 
-use crate::deadline::{self, Cancellable, Deadline, Stop};
-use crate::feed::{Downloaded, Downloader, Release};
-use crate::interrupt::{Interrupt, called_off};
+use crate::deadline::{self, Deadline, Stop};
+use crate::feed::{Delta, Downloader, Release, Wanted};
+use crate::interrupt::{self, Interrupt, called_off};
 use crate::progress::Progress;
 use crate::retry::{WITHIN_A_RUN, retrying};
+
+mod patch;
+mod pour;
+use pour::{Form, Pour, Poured};
 
 /// How long stopped work may take to notice.
 const STOPPING: Duration = Duration::from_secs(10);
@@ -55,7 +66,7 @@ pub struct Brought {
     pub folder: StagingFolder,
     /// What it is.
     pub manifest: Manifest,
-    /// The archive it came from.
+    /// The download it came from: the archive, or the patch.
     pub archive: PathBuf,
     /// Bytes that came over the network in this run.
     pub fetched: u64,
@@ -65,10 +76,21 @@ pub struct Brought {
     pub shared: u64,
     /// The version from which a patch made it, if one did.
     pub delta_from: Option<PackageVersion>,
-    /// How long that took.
+    /// Why a patch that was there did not make it; the whole archive did then.
+    pub fell_back: Option<String>,
+    /// How long downloading took.
     pub downloading: Duration,
     /// How long all of it took.
     pub staging: Duration,
+}
+
+/// The staging folder while it is filled. Whoever works on it holds it; when the last one lets go, it is removed, and who
+/// waits for that is told.
+#[derive(Debug)]
+struct Staged {
+    // In this order: the folder is gone when the other end of the channel notices.
+    folder: StagingFolder,
+    _held: mpsc::Sender<()>,
 }
 
 /// Downloads, unpacks and validates. Stopped by a deadline or a signal, it leaves the partial download and nothing else.
@@ -76,82 +98,213 @@ pub struct Brought {
 /// # Errors
 /// What failed, or what stopped it.
 pub async fn bring(order: Order<'_>, interrupt: &mut Interrupt) -> Result<Brought, Failure> {
-    let begun = Instant::now();
     let deadline = Deadline::start(order.limits);
-    forget_others(order.home, &order.release.sha256);
-    let folder = StagingFolder::create(order.home, order.job)?;
-
-    let downloaded = tokio::select! {
+    let (held, mut all_let_go) = mpsc::channel(1);
+    let outcome = tokio::select! {
         biased;
-        downloaded = download(order, &deadline) => downloaded?,
-        stop = stopped(&deadline, interrupt) => return Err(failure(stop)),
+        outcome = fill(order, &deadline, held) => outcome,
+        stop = stopped(&deadline, interrupt) => Err(failure(stop)),
     };
-    let downloading = begun.elapsed();
+    if outcome.is_err() {
+        deadline.cancel();
+        // The blocking parts notice when they read next. If one does not in time, the next job reaps the folder.
+        let _ = tokio::time::timeout(STOPPING, all_let_go.recv()).await;
+    }
+    outcome.map_err(|failure| with_need(failure, order.release, order.reserve))
+}
 
+/// The patch that [`bring`] would take.
+pub async fn patch_for(order: Order<'_>) -> Option<Delta> {
+    patch::base_for(order).await.map(|base| base.delta)
+}
+
+async fn fill(
+    order: Order<'_>,
+    deadline: &Deadline,
+    held: mpsc::Sender<()>,
+) -> Result<Brought, Failure> {
+    let begun = Instant::now();
+    let release = order.release;
+    forget_others(order.home, |name| {
+        std::iter::once(&release.sha256)
+            .chain(release.custom.deltas.iter().map(|delta| &delta.sha256))
+            .any(|sha256| *name == *part_name(sha256))
+    });
+    let staged = Arc::new(Staged {
+        folder: StagingFolder::create(order.home, order.job)?,
+        _held: held,
+    });
     let work = Work {
-        home: order.home.clone(),
-        archive: downloaded.path.clone(),
-        version: order.release.version.clone(),
-        validator: order.validator.clone(),
-        deadline: deadline.clone(),
+        order,
+        deadline,
+        shelf: Arc::new(Shelf::of(order.home, order.installed)),
     };
-    let mut work = tokio::task::spawn_blocking(move || work.run(folder));
-    let done = tokio::select! {
-        biased;
-        done = &mut work => done,
-        stop = stopped(&deadline, interrupt) => {
-            deadline.cancel();
-            // The folder is removed by the work itself, when it has noticed; the next job reaps it otherwise.
-            let _ = tokio::time::timeout(STOPPING, &mut work).await;
-            return Err(failure(stop));
+
+    let (mut patched, mut fell_back) = (None, None);
+    if let Some(base) = patch::base_for(order).await {
+        let (delta, form) = (base.delta.clone(), Form::Patch(Arc::new(base)));
+        match work.pour(release.patch(&delta), form, &staged).await {
+            Ok(poured) => patched = Some((poured, Some(delta))),
+            // The whole archive would meet the same.
+            Err(failure) if [space::CODE, interrupt::CODE].contains(&failure.code.as_str()) => {
+                return Err(failure);
+            }
+            Err(failure) => {
+                fell_back = Some(format!(
+                    "the patch from {}: {}: {}",
+                    delta.from, failure.code, failure.message
+                ));
+                // What does not make the release is not tried again by a later run; what broke off may be.
+                if !failure.retry {
+                    let part = order.home.downloads().join(part_name(&delta.sha256));
+                    let _ = std::fs::remove_file(part);
+                }
+            }
         }
+    }
+    let (poured, delta) = match patched {
+        Some(patched) => patched,
+        None => (
+            work.pour(release.wanted(), Form::Whole, &staged).await?,
+            None,
+        ),
     };
-    let (folder, manifest) = done.unwrap_or_else(|stopped| {
-        let why = format!("staging stopped: {stopped}");
-        Err(Failure::new("STAGING", why, Exit::Failed, true))
-    })?;
+    work.validate(&staged, poured.unpacked.clone()).await?;
+    let used = poured.archive.file_name().map(ToOwned::to_owned);
+    forget_others(order.home, |name| used.as_deref() == Some(name));
+    let Some(Staged { folder, .. }) = Arc::into_inner(staged) else {
+        let why = "the staging folder is still in use";
+        return Err(Failure::new("STAGING", why, Exit::Failed, true));
+    };
+    let saved = delta
+        .as_ref()
+        .map_or(0, |delta| release.length.saturating_sub(delta.length));
     Ok(Brought {
         folder,
-        manifest,
-        archive: downloaded.path,
-        fetched: downloaded.fetched,
-        saved: 0,
-        shared: 0,
-        delta_from: None,
-        downloading,
+        manifest: poured.unpacked.manifest,
+        archive: poured.archive,
+        fetched: poured.fetched,
+        saved,
+        shared: poured.unpacked.shared,
+        delta_from: delta.map(|delta| delta.from),
+        fell_back,
+        downloading: poured.downloaded.saturating_duration_since(begun),
         staging: begun.elapsed(),
     })
 }
 
-/// Streams the archive, trying again where that can help; each try goes on where the last one broke off.
-async fn download(order: Order<'_>, deadline: &Deadline) -> Result<Downloaded, Failure> {
-    let bar = Progress::start(order.release.length, order.format);
-    let folder = order.home.downloads();
-    let mut fetched = 0;
-    let mut downloaded = retrying(WITHIN_A_RUN, async || {
-        let mut last = None;
-        let mut progress = |at: crate::feed::Progress| {
-            // The first report is what an earlier run brought: there already, not written now.
-            let before = last.replace(at.received).unwrap_or(at.received);
-            let wrote = at.received.saturating_sub(before);
-            fetched += wrote;
-            deadline.wrote(wrote);
-            bar.at(at.received);
+/// What every step of bringing needs.
+struct Work<'a> {
+    order: Order<'a>,
+    deadline: &'a Deadline,
+    shelf: Arc<Shelf>,
+}
+
+impl Work<'_> {
+    /// Streams one file of the feed into the staging folder, trying again where that can help. Each try goes on downloading
+    /// where the last one broke off, and begins a new unpacking.
+    async fn pour(
+        &self,
+        wanted: Wanted,
+        form: Form,
+        staged: &Arc<Staged>,
+    ) -> Result<Poured, Failure> {
+        let Order {
+            home,
+            release,
+            downloader,
+            limits,
+            ..
+        } = self.order;
+        let folder = home.downloads();
+        self.room_before(&wanted)?;
+        let bar = Progress::start(wanted.length, self.order.format);
+        let pour = Pour {
+            staged: Arc::clone(staged),
+            shelf: Arc::clone(&self.shelf),
+            deadline: self.deadline.clone(),
+            form,
+            reserve: self.order.reserve,
+            manifest: release.custom.manifest.clone(),
         };
-        order
-            .downloader
-            .download(
-                &order.release.wanted(),
+        let mut fetched = 0;
+        let mut poured = retrying(WITHIN_A_RUN, async || {
+            let tap = pour.tap(wanted.length);
+            let mut last = None;
+            let mut progress = |at: crate::feed::Progress| {
+                // The first report is what an earlier run brought: there already, not written now.
+                let before = last.replace(at.received).unwrap_or(at.received);
+                let wrote = at.received.saturating_sub(before);
+                fetched += wrote;
+                self.deadline.wrote(wrote);
+                tap.received(at.received);
+                bar.at(at.received);
+            };
+            let (blocks, receiver) = mpsc::channel(pour::BLOCKS);
+            let download = downloader.download(
+                &wanted,
                 &folder,
-                order.limits.inactivity,
+                limits.inactivity,
                 &mut progress,
-                None,
-            )
-            .await
-    })
-    .await?;
-    downloaded.fetched = fetched;
-    Ok(downloaded)
+                Some(blocks),
+            );
+            pour.run(&tap, receiver, download).await
+        })
+        .await??;
+        poured.fetched = fetched;
+        Ok(poured)
+    }
+
+    /// Refuses what has no room, as far as that is known before the manifest is.
+    fn room_before(&self, wanted: &Wanted) -> Result<(), Failure> {
+        let Order { home, release, .. } = self.order;
+        let left = wanted.length - patch::there(home, &wanted.sha256, wanted.length);
+        let needs = [
+            (home.downloads(), left),
+            (home.packages(), unpacked_size(release)),
+        ];
+        space::check_all(&needs, self.order.reserve).map_err(Failure::from)
+    }
+
+    /// Judges what lies in the staging folder.
+    async fn validate(&self, staged: &Arc<Staged>, unpacked: Unpacked) -> Result<(), Failure> {
+        let (staged, home) = (Arc::clone(staged), self.order.home.clone());
+        let version = self.order.release.version.clone();
+        let (validator, deadline) = (self.order.validator.clone(), self.deadline.clone());
+        let judged = tokio::task::spawn_blocking(move || {
+            let cancel = || deadline.is_cancelled();
+            let root = staged.folder.path();
+            validator.validate_unpacked(root, &version, &unpacked, &home, &cancel)
+        });
+        judged.await.map_err(stopped_short)??;
+        Ok(())
+    }
+}
+
+/// What the package takes, as long as its manifest is not known.
+fn unpacked_size(release: &Release) -> u64 {
+    // A patch says how large the tar is. Without one, a package is hardly smaller than its archive.
+    let deltas = release.custom.deltas.iter();
+    let tar = deltas.map(|delta| delta.content_length).max();
+    space::of_bytes(tar.unwrap_or(release.length))
+}
+
+/// A disk that ran full was told by whoever met it; how much this needs is known here.
+fn with_need(mut failure: Failure, release: &Release, reserve: u64) -> Failure {
+    if failure.code == space::CODE && !failure.message.contains("are needed") {
+        let needed = release.length.saturating_add(unpacked_size(release));
+        failure.message.push_str(&format!(
+            " ({} takes about {needed} bytes, and {reserve} stay free)",
+            release.version
+        ));
+    }
+    failure
+}
+
+/// A blocking part that did not come to its end.
+fn stopped_short(stopped: tokio::task::JoinError) -> Failure {
+    let why = format!("staging stopped: {stopped}");
+    Failure::new("STAGING", why, Exit::Failed, true)
 }
 
 /// Ends when the deadline has passed or a signal came.
@@ -184,19 +337,23 @@ fn failure(stop: Stop) -> Failure {
     Failure::new(code, message, Exit::Failed, true)
 }
 
-/// Partial downloads of other archives: nobody comes back for them.
-fn forget_others(home: &Home, sha256: &str) {
+/// The file of a download.
+fn part_name(sha256: &str) -> String {
+    format!("{sha256}.part")
+}
+
+/// Removes downloads that nobody comes back for.
+fn forget_others(home: &Home, keep: impl Fn(&std::ffi::OsStr) -> bool) {
     let Ok(entries) = std::fs::read_dir(home.downloads()) else {
         return;
     };
-    let keep = format!("{sha256}.part");
     for entry in entries.flatten() {
         let name = entry.file_name();
         let is_part = Path::new(&name)
             .extension()
             .is_some_and(|extension| extension == "part");
         if is_part
-            && name != *keep
+            && !keep(&name)
             && let Err(error) = std::fs::remove_file(entry.path())
         {
             note(&format!(
@@ -204,41 +361,5 @@ fn forget_others(home: &Home, sha256: &str) {
                 entry.path().display()
             ));
         }
-    }
-}
-
-/// The blocking half: unpack and validate.
-struct Work {
-    home: Home,
-    archive: PathBuf,
-    version: PackageVersion,
-    validator: Validator,
-    deadline: Deadline,
-}
-
-impl Work {
-    fn run(self, folder: StagingFolder) -> Result<(StagingFolder, Manifest), Failure> {
-        let archive = File::open(&self.archive).map_err(|source| {
-            let what = format!("opening {}: {source}", self.archive.display());
-            Failure::new("ARCHIVE_OPEN", what, Exit::Failed, true)
-        })?;
-        let reader = Cancellable {
-            inner: archive,
-            deadline: self.deadline.clone(),
-        };
-        let mut before = 0;
-        let unpacked = archive::unpack(reader, folder.path(), &Limits::default(), &mut |so_far| {
-            self.deadline.wrote(so_far - before);
-            before = so_far;
-        })?;
-        let expected = Expected {
-            version: self.version,
-            manifest_digest: Some(unpacked.digest().to_owned()),
-        };
-        let cancel = || self.deadline.is_cancelled();
-        let validated = self
-            .validator
-            .validate(folder.path(), &expected, &self.home, &cancel)?;
-        Ok((folder, validated.manifest))
     }
 }

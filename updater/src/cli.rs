@@ -9,7 +9,8 @@ use staging::package;
 use staging::report::{self, Exit, Failure, Format};
 use staging::version::PackageVersion;
 
-use crate::{history, init, job, selftest, settings, verify};
+use crate::hold::{self, Hold};
+use crate::{gc, history, init, job, selftest, settings, verify};
 
 const NAME: &str = "rollproxy-updater";
 const COMPILED: &str = env!("CARGO_PKG_VERSION");
@@ -58,6 +59,16 @@ enum Command {
         after_help = "Examples:\n  rollproxy-updater verify\n  rollproxy-updater verify 1.4.2 --format json\n\nExit code 1 = something is damaged; the file is named."
     )]
     Verify(Verify),
+    /// Keep checks from updating for a while; what a person selects is not held
+    #[command(
+        after_help = "Examples:\n  rollproxy-updater hold 24h\n  rollproxy-updater hold off\n  rollproxy-updater hold --format json    only says until when"
+    )]
+    Hold(HoldArgs),
+    /// Remove packages that nothing names, and what dead jobs left
+    #[command(
+        after_help = "Examples:\n  rollproxy-updater gc --dry-run\n  rollproxy-updater gc --keep 1 --format json\n\nNamed, and so never removed: what is selected, was selected before or is pending; what any generation, the supervisor\nor a job needs; and whatever runs."
+    )]
+    Gc(Gc),
     /// Show earlier jobs and how they ended, the newest first
     #[command(
         after_help = "Examples:\n  rollproxy-updater history\n  rollproxy-updater history --limit 1 --format json"
@@ -70,6 +81,29 @@ struct Verify {
     /// The version; without one, every installed version
     #[arg(value_name = "VERSION")]
     version: Option<PackageVersion>,
+    /// How to answer: text or json
+    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = format)]
+    format: Format,
+}
+
+#[derive(Debug, Args)]
+struct HoldArgs {
+    /// How long (such as 30m, 24h, 7d; at most 90d), or `off`; without it, say what holds
+    #[arg(value_name = "TIME|off")]
+    hold: Option<Hold>,
+    /// How to answer: text or json
+    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = format)]
+    format: Format,
+}
+
+#[derive(Debug, Args)]
+struct Gc {
+    /// How many packages to keep besides those that something names [default: update.keep, which is 3]
+    #[arg(long, value_name = "N")]
+    keep: Option<usize>,
+    /// Only say what would be removed
+    #[arg(long)]
+    dry_run: bool,
     /// How to answer: text or json
     #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = format)]
     format: Format,
@@ -109,7 +143,7 @@ struct Check {
     /// Only say whether an update is available (exit 100)
     #[arg(long)]
     dry_run: bool,
-    /// Ask the feed even if an earlier failure put the next attempt off
+    /// Do not wait: for the next attempt after a failure, this host's turn, an update window; and try again what was refused here
     #[arg(long)]
     now: bool,
     /// Only say whether this updater can work with this home
@@ -158,6 +192,19 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             Ok(home) => verify::verify(&home, options.version.as_ref(), options.format),
             Err(failure) => report::finish(Err(failure), options.format),
         },
+        Some(Command::Hold(options)) => {
+            let result = home().and_then(|home| hold::hold(&home, options.hold, options.format));
+            report::finish(result, options.format)
+        }
+        Some(Command::Gc(options)) => {
+            let asked = gc::Options {
+                keep: options.keep,
+                dry_run: options.dry_run,
+                format: options.format,
+            };
+            let result = home().and_then(|home| gc::gc(&home, &asked));
+            report::finish(result, options.format)
+        }
         Some(Command::History(options)) => {
             let result =
                 home().and_then(|home| history::history(&home, options.limit, options.format));
@@ -166,7 +213,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         None => report::finish(
             Err(Failure::new(
                 "USAGE",
-                "name a command: check, init, verify or history; --help says more",
+                "name a command: check, init, hold, gc, verify or history; --help says more",
                 Exit::Usage,
                 false,
             )),

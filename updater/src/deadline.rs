@@ -119,24 +119,6 @@ impl Deadline {
     }
 }
 
-/// A reader that ends with an error once the deadline was cancelled: so blocking unpacking stops.
-#[derive(Debug)]
-pub struct Cancellable<R> {
-    /// What is read.
-    pub inner: R,
-    /// Who may stop it.
-    pub deadline: Deadline,
-}
-
-impl<R: std::io::Read> std::io::Read for Cancellable<R> {
-    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
-        if self.deadline.is_cancelled() {
-            return Err(std::io::Error::other("staging was stopped"));
-        }
-        self.inner.read(buf)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,19 +168,5 @@ mod tests {
         let stop = deadline.expired().await;
         assert!(matches!(stop, Stop::Inactive(_) | Stop::Overdue(_)));
         assert!(!deadline.is_cancelled(), "expiry tells, the caller cancels");
-    }
-
-    #[test]
-    fn a_cancelled_reader_ends_with_an_error() {
-        use std::io::Read;
-        let deadline = Deadline::start(LIMITS);
-        let mut reader = Cancellable {
-            inner: std::io::repeat(1),
-            deadline: deadline.clone(),
-        };
-        let mut byte = [0];
-        reader.read_exact(&mut byte).unwrap();
-        deadline.cancel();
-        assert!(reader.read_exact(&mut byte).is_err());
     }
 }

@@ -1,18 +1,24 @@
 //! The first half of a check: what the feed offers, and whether this host takes it.
 
+use jiff::Timestamp;
 use staging::home::Home;
-use staging::policy::Offer;
-use staging::report::{Exit, Failure, Report};
-use staging::{TARGET, clock, package, update_state};
+use staging::node::NodeId;
+use staging::policy::{Offer, Skip};
+use staging::report::{Exit, Failure, Report, note};
+use staging::update_state::{Refused, UpdateState};
+use staging::version::PackageVersion;
+use staging::{TARGET, clock, package, retention, update_state};
 
-use crate::answer::Answer;
+use crate::answer::{Answer, Offered, Patch};
 use crate::before::Before;
+use crate::bring::{self, Order};
 use crate::feed::{Downloader, Feed, FeedError, FeedSettings, Release};
 use crate::interrupt::Interrupt;
 use crate::job::{Options, say, shown};
-use crate::policy::{self, Choice, Facts, Way};
+use crate::policy::{self, Choice, Facts, Heading, Terms, Way};
 use crate::retry::{self, retrying};
 use crate::settings::Settings;
+use crate::sound;
 
 /// What is to be installed.
 pub struct Found {
@@ -20,8 +26,21 @@ pub struct Found {
     pub release: Release,
     /// Who brings it.
     pub downloader: Downloader,
-    /// Whether it is published already.
-    pub here: bool,
+    /// What is to be done about it.
+    pub task: Task,
+    /// Installed versions, those first from which a patch is likeliest to start.
+    pub installed: Vec<PackageVersion>,
+}
+
+/// What is to be done about a release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Task {
+    /// Bring it, publish it, roll to it.
+    Install,
+    /// It is published: roll to it.
+    Roll,
+    /// It is selected, and its package is damaged or gone: bring it again.
+    Repair,
 }
 
 /// Who looks, and for what.
@@ -34,6 +53,8 @@ pub struct Look<'a> {
     pub settings: &'a Settings,
     /// Where the feed is.
     pub feed: &'a FeedSettings,
+    /// This host.
+    pub node: &'a NodeId,
     /// What stood when the check began.
     pub before: &'a Before,
 }
@@ -48,66 +69,81 @@ impl Look<'_> {
         interrupt: &mut Interrupt,
         answer: &mut Answer,
     ) -> Result<Option<Found>, Failure> {
-        let Self {
-            home,
-            options,
-            settings,
-            before,
-            ..
-        } = *self;
-        let mut feed = Feed::open(self.feed, home)?;
-        let limit = settings.limits.inactivity;
-        let mut failed = None;
-        let ask = async || -> Result<Option<Release>, FeedError> {
-            let asked = ask(&mut feed, &settings.channel).await;
-            failed = asked
-                .as_ref()
-                .err()
-                .map(|error| Failure::from(error as &dyn Report));
-            asked
-        };
-        let asked = tokio::time::timeout(limit, retrying(retry::WITHIN_A_RUN, ask));
-        let asked = interrupt.unless(async { Ok(asked.await) }).await?;
-        // An earlier try that failed says more than that the time ended during the next.
-        let Some(release) = asked.unwrap_or_else(|_| Err(failed.unwrap_or_else(|| self.slow())))?
-        else {
-            say(
-                options,
-                &format!("the channel {} has nothing for {TARGET}", settings.channel),
-            );
+        let mut feed = Feed::open(self.feed, self.home)?;
+        let offered = self.ask(&mut feed, interrupt).await?;
+        let state = update_state::read(self.home)?;
+        let installed = package::list(self.home)?;
+        if let Some(found) = self
+            .repair(&mut feed, offered.as_ref(), &state, &installed, answer)
+            .await?
+        {
+            return self.hand_over(found, answer);
+        }
+        let Some(offered) = offered else {
+            let channel = &self.settings.channel;
+            self.say(&format!("the channel {channel} has nothing for {TARGET}"));
             answer.end("noRelease", Exit::Done);
             return Ok(None);
         };
-        answer.version = Some(release.version.clone());
-        let offer = Offer {
-            version: release.version.clone(),
-            archive: release.sha256.clone(),
-        };
-        let state = update_state::read(home)?;
-        let installed = package::list(home)?;
         let facts = Facts {
-            selection: before.selection.as_ref(),
+            selection: self.before.selection.as_ref(),
             state: &state,
-            running: before.running(),
+            running: self.before.running(),
             installed: &installed,
         };
+        answer.version = Some(offered.version.clone());
+        let (release, channel_version) =
+            match policy::heads(&offered.version, &offered.barriers, facts) {
+                Err(skip) => return self.skip(&skip, answer),
+                Ok(Heading::Offer) => (offered, None),
+                Ok(Heading::Barrier(barrier)) => {
+                    let release = self.step(&mut feed, &barrier, &offered).await?;
+                    self.say(&format!(
+                        "{} is offered, and the feed wants {barrier} to have run before",
+                        offered.version
+                    ));
+                    (release, Some(offered.version))
+                }
+            };
+        answer.version = Some(release.version.clone());
         let dead_end = match facts.current() {
-            Some(current) => tokio::time::timeout(limit, feed.about(current, TARGET))
-                .await
-                .map_err(|_| self.slow())??
-                .and_then(|it| it.dead_end),
+            Some(current) => {
+                let about = self.in_time(feed.about(current, TARGET)).await?;
+                about.and_then(|about| about.dead_end)
+            }
             None => None,
         };
         let way = Way {
             minimum: release.custom.minimum_version.as_ref(),
             dead_end: dead_end.as_deref(),
         };
-        let here = match policy::choose(&offer, way, facts) {
-            Choice::Skip(skip) => {
-                say(options, &skip.to_string());
-                answer.end(policy::word(&skip), Exit::Done);
+        let offer = Offer {
+            version: release.version.clone(),
+            archive: release.sha256.clone(),
+        };
+        let choice = policy::choose(&offer, way, facts, self.terms(&release));
+        answer.offer = Some(Offered {
+            channel_version,
+            size: release.length,
+            notes: release.notes.clone(),
+            patch: None,
+            at: None,
+        });
+        let task = match choice {
+            Choice::Skip(skip) => return self.skip(&skip, answer),
+            Choice::Wait(waiting) => {
+                if let Some(offer) = &mut answer.offer {
+                    offer.at = waiting.at;
+                }
+                let found = self.found(release, &feed, Task::Install, &installed);
+                if self.options.dry_run {
+                    self.tell(&found, answer).await;
+                }
+                self.say(&format!("{} waits: {waiting}", found.release.version));
+                answer.end(waiting.word(), Exit::Done);
                 return Ok(None);
             }
+            Choice::Refused(refused) => return Err(again(&refused)),
             Choice::DeadEnd { current, reason } => {
                 return Err(Failure::new(
                     "DEAD_END",
@@ -119,7 +155,7 @@ impl Look<'_> {
                     false,
                 ));
             }
-            Choice::Barrier { minimum, current } => {
+            Choice::BelowMinimum { minimum, current } => {
                 return Err(Failure::new(
                     "BELOW_MINIMUM",
                     format!(
@@ -130,26 +166,248 @@ impl Look<'_> {
                     false,
                 ));
             }
-            Choice::Roll => true,
-            Choice::Install => false,
+            Choice::Roll => match sound::damage(self.home, &release.version, self.options.now) {
+                None => Task::Roll,
+                Some(damage) => {
+                    note(&format!("warning: {}; it is brought again", damage.message));
+                    Task::Install
+                }
+            },
+            Choice::Install => Task::Install,
         };
-        if options.dry_run {
-            say(
-                options,
-                &format!(
-                    "{} is available (selected: {})",
-                    release.version,
-                    shown(before.selected())
-                ),
-            );
-            answer.end("available", Exit::Available);
-            return Ok(None);
+        if let Some(offer) = &mut answer.offer {
+            offer.at = Some(clock::now());
         }
-        Ok(Some(Found {
+        let found = self.found(release, &feed, task, &installed);
+        if self.options.dry_run {
+            self.tell(&found, answer).await;
+            self.say("a check takes it now");
+        }
+        self.hand_over(found, answer)
+    }
+
+    /// What time it is for an archive.
+    pub fn terms<'t>(&'t self, release: &'t Release) -> Terms<'t> {
+        Terms {
+            now: clock::now(),
+            at_once: self.options.now,
+            ramp: release.custom.ramp.as_ref(),
+            position: self.node.position(&release.sha256),
+            windows: &self.settings.windows,
+        }
+    }
+
+    /// Brings the metadata up to date and reads the channel.
+    async fn ask(
+        &self,
+        feed: &mut Feed,
+        interrupt: &mut Interrupt,
+    ) -> Result<Option<Release>, Failure> {
+        let mut failed = None;
+        let channel = &self.settings.channel;
+        let ask = async || -> Result<Option<Release>, FeedError> {
+            let asked = async {
+                feed.refresh(clock::now()).await?;
+                feed.release(channel, TARGET).await
+            };
+            let asked = asked.await;
+            failed = asked
+                .as_ref()
+                .err()
+                .map(|error| Failure::from(error as &dyn Report));
+            asked
+        };
+        let limit = self.settings.limits.inactivity;
+        let asked = tokio::time::timeout(limit, retrying(retry::WITHIN_A_RUN, ask));
+        let asked = interrupt.unless(async { Ok(asked.await) }).await?;
+        // An earlier try that failed says more than that the time ended during the next.
+        asked.unwrap_or_else(|_| Err(failed.unwrap_or_else(|| self.slow())))
+    }
+
+    /// One more question to the feed.
+    async fn in_time<T>(
+        &self,
+        asked: impl Future<Output = Result<T, FeedError>>,
+    ) -> Result<T, Failure> {
+        let limit = self.settings.limits.inactivity;
+        let asked = tokio::time::timeout(limit, asked).await;
+        Ok(asked.map_err(|_| self.slow())??)
+    }
+
+    /// The release of a version that must have run before `offered`.
+    async fn step(
+        &self,
+        feed: &mut Feed,
+        barrier: &PackageVersion,
+        offered: &Release,
+    ) -> Result<Release, Failure> {
+        let step = self.in_time(feed.version(barrier, TARGET)).await?;
+        step.ok_or_else(|| {
+            Failure::new(
+                "BARRIER_MISSING",
+                format!(
+                    "the feed wants {barrier} to have run before {}, and has no archive of it: the publisher must add it again",
+                    offered.version
+                ),
+                Exit::Failed,
+                true,
+            )
+        })
+    }
+
+    /// The selected version, if its package is damaged or gone and can be had again.
+    async fn repair(
+        &self,
+        feed: &mut Feed,
+        offered: Option<&Release>,
+        state: &UpdateState,
+        installed: &[PackageVersion],
+        answer: &mut Answer,
+    ) -> Result<Option<Found>, Failure> {
+        let home = self.home;
+        let Some(selected) = self.before.selected() else {
+            return Ok(None);
+        };
+        let Some(damage) = sound::damage(home, selected, self.options.now) else {
+            return Ok(None);
+        };
+        let gone = !installed.contains(selected);
+        let cannot = |why: &str| {
+            note(&format!(
+                "warning: {}; it cannot be brought again: {why}",
+                damage.message
+            ));
+            Ok(None)
+        };
+        if !gone && retention::running(home, selected)? > 0 {
+            return cannot("programs run from it; stop or move them to another version first");
+        }
+        let release = match offered {
+            Some(offered) if offered.version == *selected => Some(offered.clone()),
+            _ => self.in_time(feed.version(selected, TARGET)).await?,
+        };
+        let Some(release) = release else {
+            return cannot("the feed does not have it");
+        };
+        if !gone && state.archives.get(selected) != Some(&release.sha256) {
+            return cannot("the feed has it with other contents");
+        }
+        if let Some(refused) = policy::refused(&release.sha256, state, self.options.now) {
+            return Err(again(refused));
+        }
+        note(&format!("warning: {}; it is brought again", damage.message));
+        answer.version = Some(selected.clone());
+        answer.offer = Some(Offered {
+            channel_version: offered.map(|offered| offered.version.clone()),
+            size: release.length,
+            notes: release.notes.clone(),
+            patch: None,
+            at: Some(clock::now()),
+        });
+        let found = self.found(release, feed, Task::Repair, installed);
+        if self.options.dry_run {
+            self.tell(&found, answer).await;
+        }
+        Ok(Some(found))
+    }
+
+    fn found(
+        &self,
+        release: Release,
+        feed: &Feed,
+        task: Task,
+        installed: &[PackageVersion],
+    ) -> Found {
+        // What is selected is likeliest to be what a patch starts from; then what is newest.
+        let mut installed = installed.to_vec();
+        let selected = self.before.selected();
+        installed.sort_by(|a, b| {
+            (Some(b) == selected)
+                .cmp(&(Some(a) == selected))
+                .then(b.cmp(a))
+        });
+        installed.retain(|version| *version != release.version);
+        Found {
             release,
             downloader: feed.downloader(),
-            here,
-        }))
+            task,
+            installed,
+        }
+    }
+
+    /// Gives on what is to be done; a dry run ends here.
+    fn hand_over(&self, found: Found, answer: &mut Answer) -> Result<Option<Found>, Failure> {
+        if !self.options.dry_run {
+            return Ok(Some(found));
+        }
+        answer.end("available", Exit::Available);
+        Ok(None)
+    }
+
+    /// Says what a person wants to know before a version is taken.
+    async fn tell(&self, found: &Found, answer: &mut Answer) {
+        let release = &found.release;
+        self.say(&format!(
+            "{} is available (selected: {})",
+            release.version,
+            shown(self.before.selected())
+        ));
+        let patch = match found.task {
+            Task::Roll => None,
+            Task::Install | Task::Repair => {
+                let validator = self.settings.validator();
+                bring::patch_for(self.order(found, "dry-run", &validator)).await
+            }
+        };
+        let size = match (&patch, found.task) {
+            (_, Task::Roll) => "it is here already".to_owned(),
+            (Some(patch), _) => format!(
+                "{} bytes, or {} with the patch from {}",
+                release.length, patch.length, patch.from
+            ),
+            (None, _) => format!("{} bytes", release.length),
+        };
+        self.say(&format!("size: {size}"));
+        for line in release.notes.lines() {
+            self.say(&format!("notes: {line}"));
+        }
+        if let Some(offer) = &mut answer.offer {
+            offer.patch = patch.map(|patch| Patch {
+                from: patch.from,
+                size: patch.length,
+            });
+        }
+    }
+
+    /// The order to bring what was found.
+    pub fn order<'o>(
+        &'o self,
+        found: &'o Found,
+        job: &'o str,
+        validator: &'o staging::validate::Validator,
+    ) -> Order<'o> {
+        Order {
+            home: self.home,
+            job,
+            release: &found.release,
+            downloader: &found.downloader,
+            limits: self.settings.limits,
+            validator,
+            format: self.options.format,
+            reserve: self.settings.reserve,
+            installed: &found.installed,
+            delta: self.settings.delta,
+        }
+    }
+
+    fn skip(&self, skip: &Skip, answer: &mut Answer) -> Result<Option<Found>, Failure> {
+        self.say(&skip.to_string());
+        answer.end(policy::word(skip), Exit::Done);
+        Ok(None)
+    }
+
+    fn say(&self, text: &str) {
+        say(self.options, text);
     }
 
     /// A feed that answers all the time and never ends: each read is in time, the whole is not.
@@ -162,8 +420,16 @@ impl Look<'_> {
     }
 }
 
-/// Brings the metadata up to date and reads the channel.
-async fn ask(feed: &mut Feed, channel: &str) -> Result<Option<Release>, FeedError> {
-    feed.refresh(clock::now()).await?;
-    feed.release(channel, TARGET).await
+/// What was wrong with an archive is said again at every check, and not found out again.
+fn again(refused: &Refused) -> Failure {
+    let since: Timestamp = refused.at;
+    Failure::new(
+        &refused.code,
+        format!(
+            "{} could not be installed here at {since} and is not brought again (--now tries, another archive is judged anew): {}",
+            refused.version, refused.message
+        ),
+        Exit::Failed,
+        false,
+    )
 }

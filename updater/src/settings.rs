@@ -3,11 +3,20 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use jiff::tz::TimeZone;
 use staging::home::Home;
-use staging::report::{Exit, Report};
+use staging::report::{Exit, Failure, Report};
+use staging::retention;
 use staging::validate::Validator;
 
+use crate::bring;
 use crate::deadline::Limits;
+use crate::feed::{FeedError, FeedSettings};
+use crate::window::{self, Window, Windows};
+
+mod key;
+use key::Key;
+pub use key::duration;
 
 /// The channel that is followed if none is named.
 pub const CHANNEL: &str = "stable";
@@ -18,9 +27,18 @@ const HARD: Duration = Duration::from_secs(900);
 /// No configuration comes near this many bytes.
 const MAX_BYTES: u64 = 16 * 1024 * 1024;
 /// The keys of `[update]` that this version knows.
-const KEYS: [&str; 6] = [
+const KEYS: [&str; 15] = [
     "feed",
+    "mirrors",
+    "ca_file",
     "channel",
+    "windows",
+    "time_zone",
+    "fleet_lock",
+    "fleet_lock_group",
+    "keep",
+    "reserve",
+    "delta",
     "inactivity_timeout",
     "hard_timeout",
     "entry_timeout",
@@ -32,8 +50,24 @@ const KEYS: [&str; 6] = [
 pub struct Settings {
     /// The feed's URL, as written.
     pub feed: Option<String>,
+    /// Whole copies of the feed, as written.
+    pub mirrors: Vec<String>,
+    /// Certificates in PEM that are trusted besides the machine's own.
+    pub ca_file: Option<PathBuf>,
     /// The channel that is followed.
     pub channel: String,
+    /// When a job may roll.
+    pub windows: Windows,
+    /// The server that is asked before a rollout, so that not every host of a fleet rolls at once.
+    pub fleet_lock: Option<String>,
+    /// The group of hosts that share its places.
+    pub fleet_lock_group: String,
+    /// Packages that are kept besides those that something names.
+    pub keep: usize,
+    /// Bytes that stay free on the file system, whatever is brought.
+    pub reserve: u64,
+    /// Whether a patch may be taken instead of a whole archive.
+    pub delta: bool,
     /// How long staging may take.
     pub limits: Limits,
     /// How long each program of a staged package may take to answer `--version`.
@@ -151,9 +185,42 @@ impl Settings {
         let validator = Validator::default();
         Ok(Self {
             feed: find("feed").text("a URL: https://, http:// or file:///")?,
+            mirrors: find("mirrors").texts("a list of URLs: https://, http:// or file:///")?,
+            ca_file: find("ca_file").read(
+                "an absolute path to a file of certificates in PEM",
+                |value| {
+                    let path = PathBuf::from(value.as_str()?);
+                    path.is_absolute().then_some(path)
+                },
+            )?,
             channel: find("channel")
                 .text("a name, such as \"stable\"")?
                 .unwrap_or_else(|| CHANNEL.to_owned()),
+            windows: Windows::new(
+                find("windows")
+                    .each(window::ALLOWED, Window::parse)?
+                    .unwrap_or_default(),
+                find("time_zone")
+                    .read(window::ALLOWED_ZONE, |value| window::zone(value.as_str()?))?
+                    .unwrap_or(TimeZone::UTC),
+            ),
+            fleet_lock: find("fleet_lock").read("a URL: https:// or http://", |value| {
+                let url = value.as_str()?;
+                let of_the_web = url.starts_with("https://") || url.starts_with("http://");
+                of_the_web.then(|| url.to_owned())
+            })?,
+            fleet_lock_group: find("fleet_lock_group")
+                .read("a name of letters, digits, dots and dashes", |value| {
+                    let plain = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
+                    let name = value.as_str()?;
+                    (!name.is_empty() && name.chars().all(plain)).then(|| name.to_owned())
+                })?
+                .unwrap_or_else(|| "default".to_owned()),
+            keep: find("keep")
+                .count(1000, "a number of packages from 0 to 1000")?
+                .unwrap_or(retention::KEEP),
+            reserve: find("reserve").size()?.unwrap_or(bring::RESERVE),
+            delta: find("delta").yes_or_no()?.unwrap_or(true),
             limits: Limits { inactivity, hard },
             entry_timeout: find("entry_timeout")
                 .duration()?
@@ -177,6 +244,27 @@ impl Settings {
             self_test_timeout: self.self_test_timeout,
             ..Validator::default()
         }
+    }
+
+    /// Where the feed and its copies are.
+    ///
+    /// # Errors
+    /// [`SettingsError::NoFeed`], and what cannot be used as a feed, with the key that says it.
+    pub fn feed_settings(&self) -> Result<FeedSettings, Failure> {
+        let named = |key: &'static str| {
+            move |error: FeedError| {
+                let mut failure = Failure::from(error);
+                let file = self.file.display();
+                failure.message = format!("{file}: update.{key}: {}", failure.message);
+                failure
+            }
+        };
+        FeedSettings::new(self.feed()?)
+            .map_err(named("feed"))?
+            .with_mirrors(&self.mirrors)
+            .map_err(named("mirrors"))?
+            .with_ca_file(self.ca_file.clone())
+            .map_err(named("ca_file"))
     }
 
     /// The feed's URL.
@@ -267,68 +355,6 @@ fn table(file: &Path, text: &str) -> Result<toml::Table, SettingsError> {
     })
 }
 
-/// One key of `[update]`.
-struct Key<'a> {
-    file: &'a Path,
-    key: &'static str,
-    value: Option<&'a toml::Value>,
-}
-
-impl Key<'_> {
-    fn text(&self, allowed: &'static str) -> Result<Option<String>, SettingsError> {
-        match self.value {
-            None => Ok(None),
-            Some(toml::Value::String(text)) if !text.is_empty() => Ok(Some(text.clone())),
-            Some(value) => Err(self.refused(value, allowed)),
-        }
-    }
-
-    fn duration(&self) -> Result<Option<Duration>, SettingsError> {
-        const ALLOWED: &str =
-            "a time longer than zero, such as \"250ms\", \"30s\", \"15m\" or \"4h\"";
-        let Some(value) = self.value else {
-            return Ok(None);
-        };
-        value
-            .as_str()
-            .and_then(duration)
-            .filter(|duration| !duration.is_zero())
-            .map(Some)
-            .ok_or_else(|| self.refused(value, ALLOWED))
-    }
-
-    fn refused(&self, value: &toml::Value, allowed: &'static str) -> SettingsError {
-        SettingsError::Value {
-            file: self.file.to_owned(),
-            key: self.key,
-            // For a person JSON shows the same: a number, a quoted string, a list.
-            value: serde_json::to_string(value).unwrap_or_else(|_| "unreadable".to_owned()),
-            allowed,
-        }
-    }
-}
-
-/// A number and a unit: `250ms`, `30s`, `15m`, `4h`.
-fn duration(text: &str) -> Option<Duration> {
-    let digits = text.find(|c: char| !c.is_ascii_digit())?;
-    let (number, unit) = text.split_at(digits);
-    let number: u64 = number.parse().ok()?;
-    // A hundred years is enough, and far from any overflow.
-    let seconds = |each: u64| {
-        number
-            .checked_mul(each)
-            .filter(|all| *all <= 100 * 366 * 86_400)
-            .map(Duration::from_secs)
-    };
-    match unit {
-        "ms" => seconds(1).map(|_| Duration::from_millis(number)),
-        "s" => seconds(1),
-        "m" => seconds(60),
-        "h" => seconds(3600),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -352,7 +378,7 @@ mod tests {
     #[test]
     fn every_key_is_read_and_an_unknown_one_is_told() {
         let settings = parsed(
-            "[update]\nfeed = \"https://x/\"\nchannel = \"beta\"\ninactivity_timeout = \"250ms\"\nhard_timeout = \"15m\"\nwindow = \"night\"\n",
+            "[update]\nfeed = \"https://x/\"\nchannel = \"beta\"\ninactivity_timeout = \"250ms\"\nhard_timeout = \"15m\"\nwindow = \"night\"\nmirrors = [\"https://a/\", \"https://b/\"]\nca_file = \"/etc/ca.pem\"\nwindows = [\"mon-fri 02:00-04:00\"]\ntime_zone = \"CET-1CEST,M3.5.0,M10.5.0/3\"\nfleet_lock = \"https://l/\"\nfleet_lock_group = \"web\"\nkeep = 0\nreserve = \"1GiB\"\ndelta = false\n",
         )
         .unwrap();
         assert_eq!(settings.feed().unwrap(), "https://x/");
@@ -360,6 +386,30 @@ mod tests {
         assert_eq!(settings.limits.inactivity, Duration::from_millis(250));
         assert_eq!(settings.limits.hard, Duration::from_secs(900));
         assert_eq!(settings.unknown, ["window"]);
+        assert_eq!(settings.mirrors, ["https://a/", "https://b/"]);
+        assert_eq!(settings.ca_file, Some(PathBuf::from("/etc/ca.pem")));
+        assert!(
+            !settings
+                .windows
+                .is_open("2026-03-07T02:30:00Z".parse().unwrap())
+        );
+        assert!(
+            settings
+                .windows
+                .is_open("2026-03-06T01:30:00Z".parse().unwrap())
+        );
+        assert_eq!(settings.fleet_lock.as_deref(), Some("https://l/"));
+        assert_eq!(settings.fleet_lock_group, "web");
+        assert_eq!(
+            (settings.keep, settings.reserve, settings.delta),
+            (0, 1 << 30, false)
+        );
+        let plain = parsed("").unwrap();
+        assert_eq!(
+            (plain.keep, plain.reserve, plain.delta),
+            (3, 64 << 20, true)
+        );
+        assert_eq!((plain.fleet_lock, plain.ca_file), (None, None));
     }
 
     #[test]
@@ -368,6 +418,35 @@ mod tests {
             ("feed = 7", "update.feed", "7"),
             ("feed = \"\"", "update.feed", "\"\""),
             ("channel = []", "update.channel", "[]"),
+            (
+                "mirrors = \"https://x/\"",
+                "update.mirrors",
+                "\"https://x/\"",
+            ),
+            ("mirrors = [7]", "update.mirrors", "[7]"),
+            ("ca_file = \"ca.pem\"", "update.ca_file", "\"ca.pem\""),
+            ("windows = \"night\"", "update.windows", "\"night\""),
+            ("windows = [\"nightly\"]", "update.windows", "nightly"),
+            (
+                "time_zone = \"Middle/Earth\"",
+                "update.time_zone",
+                "Middle/Earth",
+            ),
+            (
+                "fleet_lock = \"file:///x\"",
+                "update.fleet_lock",
+                "file:///x",
+            ),
+            (
+                "fleet_lock_group = \"a b\"",
+                "update.fleet_lock_group",
+                "a b",
+            ),
+            ("keep = -1", "update.keep", "-1"),
+            ("keep = \"3\"", "update.keep", "\"3\""),
+            ("reserve = 64", "update.reserve", "64"),
+            ("reserve = \"64MB\"", "update.reserve", "64MB"),
+            ("delta = \"yes\"", "update.delta", "\"yes\""),
             ("hard_timeout = 900", "update.hard_timeout", "900"),
             ("hard_timeout = \"0s\"", "update.hard_timeout", "\"0s\""),
             ("hard_timeout = \"5\"", "update.hard_timeout", "\"5\""),
@@ -396,6 +475,34 @@ mod tests {
             "{text}"
         );
         assert!(parsed("update = 3").is_err());
+    }
+
+    #[test]
+    fn what_may_hold_a_password_is_not_shown() {
+        for line in [
+            "feed = [\"https://ann:s3cret@x/\"]",
+            "mirrors = \"https://ann:s3cret@x/\"",
+            "fleet_lock = \"ftp://ann:s3cret@x/\"",
+        ] {
+            let text = parsed(&format!("[update]\n{line}\n"))
+                .unwrap_err()
+                .to_string();
+            assert!(
+                !text.contains("s3cret") && text.contains("not shown"),
+                "{text}"
+            );
+        }
+        let settings =
+            parsed("[update]\nfeed = \"https://x/\"\nmirrors = [\"ftp://ann:s3cret@x/\"]\n");
+        let failure = settings.unwrap().feed_settings().unwrap_err();
+        assert_eq!(failure.exit, Exit::Configuration);
+        assert!(
+            failure
+                .message
+                .starts_with("/h/config.toml: update.mirrors: "),
+            "{failure}"
+        );
+        assert!(!failure.message.contains("s3cret"), "{failure}");
     }
 
     #[test]

@@ -16,8 +16,9 @@ use crate::digest::{self, Hasher};
 use crate::files;
 use crate::manifest::Manifest;
 
-/// The highest level that needs no more of a reader than any other.
-const LEVEL: i32 = 19;
+/// How hard [`make`] tries. The highest level that asks no more of a reader than a low one does; 11 takes a sixth of the time
+/// and makes patches an eighth larger.
+pub const LEVEL: i32 = 19;
 /// A window, as a power of two, that holds a region and a segment.
 const WINDOW: u32 = 24;
 
@@ -43,6 +44,19 @@ pub struct Made {
 /// # Errors
 /// [`DeltaError`]; `patch` is as it was then.
 pub fn make(old_archive: &Path, new_archive: &Path, patch: &Path) -> Result<Made, DeltaError> {
+    make_at(LEVEL, old_archive, new_archive, patch)
+}
+
+/// [`make`] at another zstd level, 1 to 22.
+///
+/// # Errors
+/// [`DeltaError`]; `patch` is as it was then.
+pub fn make_at(
+    level: i32,
+    old_archive: &Path,
+    new_archive: &Path,
+    patch: &Path,
+) -> Result<Made, DeltaError> {
     let failed = |source| DeltaError::Write {
         path: patch.to_owned(),
         source,
@@ -74,8 +88,14 @@ pub fn make(old_archive: &Path, new_archive: &Path, patch: &Path) -> Result<Made
         .suffix(".tmp")
         .tempfile_in(beside)
         .map_err(failed)?;
-    let (content_length, content_sha256) =
-        write(&mut content, &index, new_archive, temp.as_file(), patch)?;
+    let (content_length, content_sha256) = write(
+        level,
+        &mut content,
+        &index,
+        new_archive,
+        temp.as_file(),
+        patch,
+    )?;
 
     check(&root, &old, temp.path(), content_length, &content_sha256)?;
     let (length, sha256) = digest::of_file(temp.path()).map_err(failed)?;
@@ -139,6 +159,7 @@ fn index(content: &mut Content) -> io::Result<Index> {
 
 /// Writes the patch; gives length and digest of the tar that it makes.
 fn write(
+    level: i32,
     content: &mut Content,
     index: &Index,
     new_archive: &Path,
@@ -171,7 +192,7 @@ fn write(
         let (offset, length) = index.best(&segment, at, REGION as u64);
         region.resize(length as usize, 0);
         content.read(offset, &mut region).map_err(unread)?;
-        let frame = compress(&region, &segment)?;
+        let frame = compress(level, &region, &segment)?;
         let head = Head {
             makes: segment.len() as u32,
             offset,
@@ -187,7 +208,7 @@ fn write(
     Ok((at, hasher.finish()))
 }
 
-fn compress(region: &[u8], segment: &[u8]) -> Result<Vec<u8>, DeltaError> {
+fn compress(level: i32, region: &[u8], segment: &[u8]) -> Result<Vec<u8>, DeltaError> {
     let failed = |code| DeltaError::Compress {
         why: zstd_safe::get_error_name(code).to_owned(),
     };
@@ -195,7 +216,7 @@ fn compress(region: &[u8], segment: &[u8]) -> Result<Vec<u8>, DeltaError> {
         why: "no memory".to_owned(),
     })?;
     for parameter in [
-        CParameter::CompressionLevel(LEVEL),
+        CParameter::CompressionLevel(level),
         CParameter::WindowLog(WINDOW),
         CParameter::EnableLongDistanceMatching(true),
         // The digest of the whole says it better.

@@ -28,7 +28,7 @@ mod regions;
 #[cfg(test)]
 mod tests;
 
-pub use make::{Made, make};
+pub use make::{LEVEL, Made, make, make_at};
 pub use patched::Patched;
 
 /// The most of a new archive's tar that one frame makes.

@@ -65,7 +65,7 @@ fn a_patch_makes_the_new_tar_byte_for_byte_and_is_small() {
     changed.extend_from_slice(&large[1_000_000..]);
     let new = release(folder.path(), "1.1.0", &changed);
     let patch = folder.path().join("a.patch");
-    let made = make(&old.archive, &new.archive, &patch).unwrap();
+    let made = make_at(3, &old.archive, &new.archive, &patch).unwrap();
 
     let tar = tar_of(&new);
     assert_eq!(made.from_manifest, old.manifest.digest());
@@ -77,7 +77,10 @@ fn a_patch_makes_the_new_tar_byte_for_byte_and_is_small() {
     assert!(made.length < 80_000, "{}", made.length);
     assert!(patched(&old, &bytes).unwrap() == tar);
     let again = folder.path().join("b.patch");
-    assert_eq!(make(&old.archive, &new.archive, &again).unwrap(), made);
+    assert_eq!(
+        make_at(3, &old.archive, &new.archive, &again).unwrap(),
+        made
+    );
     let names = fs::read_dir(folder.path()).unwrap().count();
     assert_eq!(
         names, 6,
@@ -93,7 +96,7 @@ fn the_memory_of_a_reader_is_one_segment_one_region_and_one_frame() {
     // Nothing of it is in the old one: the frames are as large as what they make.
     let new = release(folder.path(), "1.1.0", &noise(4, 2 * REGION));
     let patch = folder.path().join("a.patch");
-    make(&old.archive, &new.archive, &patch).unwrap();
+    make_at(1, &old.archive, &new.archive, &patch).unwrap();
     let mut reader =
         Patched::open(&old.root, &old.manifest, fs::File::open(&patch).unwrap()).unwrap();
     io::copy(&mut reader, &mut io::sink()).unwrap();

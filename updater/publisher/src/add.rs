@@ -1,17 +1,21 @@
 //! `add`: one version's archive for one target, signed into the feed. No host takes it before it is promoted.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use staging::manifest::Manifest;
 use staging::pack::{self, Plan};
 use staging::version::PackageVersion;
 use staging::{archive, digest};
 
-use crate::disk::{self, Measure, SERVED};
+use crate::archives::{custom_of, to_map};
+use crate::deltas::{self, SkippedDelta};
+use crate::disk;
 use crate::feed::Feed;
-use crate::names::{self, ArchiveCustom, Ramp, SCHEMA, archive_name};
+use crate::names::{
+    self, ArchiveCustom, Delta, NOTES_LIMIT, REASON_LIMIT, Ramp, SCHEMA, archive_name,
+};
 use crate::{Place, PublishError, Validity};
 
 /// The binaries of every package, each an entry of the same name.
@@ -34,6 +38,8 @@ pub struct Add {
     pub ramp: Option<Ramp>,
     /// Why no update leads on from it without a person.
     pub dead_end: Option<String>,
+    /// Versions in the feed from which a patch is to be made.
+    pub delta_from: Vec<PackageVersion>,
     /// When it is signed, and for how long.
     pub validity: Validity,
 }
@@ -49,6 +55,7 @@ impl Add {
             minimum_version: None,
             ramp: None,
             dead_end: None,
+            delta_from: Vec::new(),
             validity: Validity::default(),
         }
     }
@@ -121,91 +128,123 @@ pub struct Added {
     pub sha256: String,
     /// The archive's file in the feed.
     pub path: PathBuf,
-    /// Whether the very same archive was there before; then nothing was written.
+    /// Whether the very same archive, and every patch asked for, was there before; then nothing was written.
     pub already: bool,
+    /// Patches that were added now.
+    pub deltas: Vec<Delta>,
+    /// Patches that were not, because they save nothing.
+    pub skipped_deltas: Vec<SkippedDelta>,
 }
 
-/// Packs (or takes), signs and adds one version.
+/// Packs (or takes), signs and adds one version. With the very same archive it may be called again, to add further patches.
 ///
 /// # Errors
-/// [`PublishError::VersionExists`] if that version is there with other content; an archive that hosts would refuse; anything wrong
-/// with the feed or the keys.
+/// [`PublishError::VersionExists`] if that version is there, or was, with other content; an archive that hosts would refuse;
+/// anything wrong with the feed or the keys.
 pub fn add(place: &Place, what: &Add) -> Result<Added, PublishError> {
     names::check("target", &what.target)?;
+    names::check_text("notes", &what.notes, NOTES_LIMIT)?;
+    names::check_text(
+        "reason",
+        what.dead_end.as_deref().unwrap_or_default(),
+        REASON_LIMIT,
+    )?;
     let mut feed = Feed::open(place)?;
     let workshop = tempfile::tempdir().map_err(|e| PublishError::write(std::env::temp_dir(), e))?;
-    let archive = prepare(what, workshop.path())?;
+    let (archive, manifest) = prepare(what, workshop.path())?;
     let measure = disk::measure(&archive)?;
 
     let name = archive_name(&what.target, &what.version);
-    let path = feed.folder.target_file(&name, &measure);
-    let already = match feed.target(&name) {
-        Some(there) if *there.hashes.sha256 != *measure.sha256.as_slice() => {
-            return Err(PublishError::VersionExists {
-                version: what.version.to_string(),
-                target: what.target.clone(),
-            });
-        }
-        Some(_) => path.is_file(),
-        None => false,
+    let path = feed.folder.target_file(&name, &measure.sha256);
+    let sha256 = digest::hex(&measure.sha256);
+    let there = feed.target(&name);
+    let published = there.map(|there| digest::hex(&there.hashes.sha256));
+    let published = published.as_deref().or_else(|| feed.withdrawn(&name));
+    if published.is_some_and(|published| published != sha256) {
+        return Err(PublishError::VersionExists {
+            version: what.version.to_string(),
+            target: what.target.clone(),
+        });
+    }
+    let known = there.is_some();
+    let mut custom = match there {
+        Some(there) => custom_of(there, &name)?,
+        None => custom(what, manifest),
     };
+    let made = deltas::make(
+        &feed,
+        what,
+        &custom.deltas,
+        (&archive, &measure),
+        workshop.path(),
+    )?;
+    let whole = path.is_file();
+    let already = known && whole && made.patches.is_empty();
+    if !whole {
+        feed.copy_file(&archive, path.clone());
+    }
     if !already {
-        if let Some(folder) = path.parent() {
-            disk::make_folder(folder, 0o755)?;
+        for patch in &made.patches {
+            feed.copy_file(
+                &patch.file,
+                feed.folder
+                    .target_file(&patch.delta.target, &patch.measure.sha256),
+            );
+            feed.set_target(&patch.delta.target, &patch.measure, HashMap::new())?;
+            custom.deltas.push(patch.delta.clone());
         }
-        disk::copy_whole(&archive, &path, SERVED)?;
-        feed.set_target(&name, &measure, custom(what)?)?;
+        feed.set_target(&name, &measure, to_map(&custom)?)?;
+        feed.forget_withdrawn(&name);
         feed.commit(&what.validity)?;
     }
-    Ok(added(what, name, &measure, path, already))
-}
-
-fn added(what: &Add, archive: String, measure: &Measure, path: PathBuf, already: bool) -> Added {
-    Added {
+    Ok(Added {
         version: what.version.to_string(),
-        archive,
+        archive: name,
         length: measure.length,
-        sha256: digest::hex(&measure.sha256),
+        sha256,
         path,
         already,
-    }
+        deltas: made.patches.into_iter().map(|patch| patch.delta).collect(),
+        skipped_deltas: made.skipped,
+    })
 }
 
-/// The archive to be added: packed now, or checked, or as it is.
-fn prepare(what: &Add, workshop: &Path) -> Result<PathBuf, PublishError> {
+/// The archive to be added: packed now, or checked, or as it is; and its manifest's digest, if it has one.
+fn prepare(what: &Add, workshop: &Path) -> Result<(PathBuf, Option<String>), PublishError> {
     match &what.source {
-        Source::Unchecked(path) => Ok(path.clone()),
-        Source::Archive(path) => {
-            check_archive(what, path, workshop)?;
-            Ok(path.clone())
+        Source::Unchecked(path) => {
+            let manifest = check_archive(what, path, workshop).ok();
+            Ok((path.clone(), manifest))
         }
-        Source::Binaries(binaries) => pack_binaries(what, binaries, workshop),
+        Source::Archive(path) => {
+            let manifest = check_archive(what, path, workshop)?;
+            Ok((path.clone(), Some(manifest)))
+        }
+        Source::Binaries(binaries) => {
+            let (path, manifest) = pack_binaries(what, binaries, workshop)?;
+            Ok((path, Some(manifest)))
+        }
     }
 }
 
-fn custom(what: &Add) -> Result<HashMap<String, serde_json::Value>, PublishError> {
-    let custom = ArchiveCustom {
+fn custom(what: &Add, manifest: Option<String>) -> ArchiveCustom {
+    ArchiveCustom {
         schema: SCHEMA,
         version: what.version.to_string(),
         minimum_version: what.minimum_version.as_ref().map(ToString::to_string),
         ramp: what.ramp.clone(),
         dead_end: what.dead_end.clone(),
-        manifest: None,
+        manifest,
         deltas: Vec::new(),
         notes: what.notes.clone(),
-    };
-    let object = serde_json::to_value(custom).and_then(serde_json::from_value);
-    object.map_err(|e| PublishError::Sign {
-        role: "targets",
-        source: Box::new(e),
-    })
+    }
 }
 
 fn pack_binaries(
     what: &Add,
     binaries: &Binaries,
     workshop: &Path,
-) -> Result<PathBuf, PublishError> {
+) -> Result<(PathBuf, String), PublishError> {
     let plan = Plan {
         version: what.version.clone(),
         target: what.target.clone(),
@@ -217,40 +256,48 @@ fn pack_binaries(
         level: binaries.level,
     };
     let path = workshop.join("archive.tar.gz");
-    pack::pack_archive(&plan, &path).map_err(|e| PublishError::Pack {
+    let packed = pack::pack_archive(&plan, &path).map_err(|e| PublishError::Pack {
         version: what.version.to_string(),
         source: Box::new(e),
     })?;
-    Ok(path)
+    Ok((path, packed.manifest.digest().to_owned()))
 }
 
-/// Unpacks an archive as a host would, and looks whether it is what it is said to be.
-fn check_archive(what: &Add, path: &Path, workshop: &Path) -> Result<(), PublishError> {
-    let file = File::open(path).map_err(|e| PublishError::read(path, e))?;
+/// Unpacks an archive as a host would, and looks whether it is what it is said to be; gives its manifest's digest.
+fn check_archive(what: &Add, path: &Path, workshop: &Path) -> Result<String, PublishError> {
     let into = workshop.join("unpacked");
-    disk::make_folder(&into, 0o700)?;
-    let manifest =
-        archive::unpack(file, &into, &archive::Limits::default(), &mut |_| {}).map_err(|e| {
-            PublishError::Archive {
-                path: path.to_owned(),
-                source: Box::new(e),
-            }
-        })?;
-    let differs = |name, expected: &str, found: &str| PublishError::ArchiveMismatch {
+    let manifest = unpack(path, &into)?;
+    expect(path, "version", &what.version, &manifest.version)?;
+    expect(path, "target", &what.target, &manifest.target)?;
+    Ok(manifest.digest().to_owned())
+}
+
+/// Unpacks an archive as a host would.
+pub(crate) fn unpack(path: &Path, into: &Path) -> Result<Manifest, PublishError> {
+    let file = staging::files::open_regular(path).map_err(|e| PublishError::read(path, e))?;
+    archive::unpack(file, into, &archive::Limits::default(), &mut |_| {}).map_err(|e| {
+        PublishError::Archive {
+            path: path.to_owned(),
+            source: Box::new(e),
+        }
+    })
+}
+
+/// Refuses an archive of something else.
+pub(crate) fn expect(
+    path: &Path,
+    what: &'static str,
+    expected: impl ToString,
+    found: impl ToString,
+) -> Result<(), PublishError> {
+    let (expected, found) = (expected.to_string(), found.to_string());
+    if expected == found {
+        return Ok(());
+    }
+    Err(PublishError::ArchiveMismatch {
         path: path.to_owned(),
-        what: name,
-        expected: expected.to_owned(),
-        found: found.to_owned(),
-    };
-    if manifest.version != what.version {
-        return Err(differs(
-            "version",
-            &what.version.to_string(),
-            &manifest.version.to_string(),
-        ));
-    }
-    if manifest.target != what.target {
-        return Err(differs("target", &what.target, &manifest.target));
-    }
-    Ok(())
+        what,
+        expected,
+        found,
+    })
 }

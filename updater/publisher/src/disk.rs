@@ -11,6 +11,8 @@ use crate::PublishError;
 
 /// Mode of what is served: any user's file server may read it.
 pub(crate) const SERVED: u32 = 0o644;
+/// How the names of files begin that are not whole yet.
+const TEMPORARY: &str = ".writing-";
 /// Mode of a private key.
 pub(crate) const PRIVATE: u32 = 0o600;
 
@@ -19,6 +21,36 @@ pub(crate) const PRIVATE: u32 = 0o600;
 pub(crate) struct Measure {
     pub(crate) length: u64,
     pub(crate) sha256: Vec<u8>,
+}
+
+/// A whole file of the feed or of the keys, if it has at most `limit` bytes; `None` if it is not there.
+pub(crate) fn read_bounded(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, PublishError> {
+    staging::files::read_bounded(path, limit).map_err(|e| PublishError::read(path, e))
+}
+
+/// Renames within a folder, durably.
+pub(crate) fn rename(from: &Path, to: &Path) -> Result<(), PublishError> {
+    #[cfg(test)]
+    faults::before_write(to)?;
+    fs::rename(from, to)
+        .and_then(|()| File::open(folder_of(to))?.sync_all())
+        .map_err(|e| PublishError::write(to, e))
+}
+
+/// Removes what a publisher that was killed left half written in a folder. The caller holds the lock.
+pub(crate) fn reap(folder: &Path) -> Result<(), PublishError> {
+    for entry in fs::read_dir(folder).map_err(|e| PublishError::read(folder, e))? {
+        let entry = entry.map_err(|e| PublishError::read(folder, e))?;
+        if entry
+            .file_name()
+            .as_encoded_bytes()
+            .starts_with(TEMPORARY.as_bytes())
+        {
+            let path = entry.path();
+            fs::remove_file(&path).map_err(|e| PublishError::write(path, e))?;
+        }
+    }
+    Ok(())
 }
 
 /// Writes `bytes` to `path`, so that a reader meets the old whole or the new whole file, also after a power cut.
@@ -33,7 +65,7 @@ pub(crate) fn write_whole(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Pu
 /// Copies the file at `from` to `path` in the same manner.
 pub(crate) fn copy_whole(from: &Path, path: &Path, mode: u32) -> Result<(), PublishError> {
     let mut temporary = temporary_beside(path, mode)?;
-    let mut source = File::open(from).map_err(|e| PublishError::read(from, e))?;
+    let mut source = staging::files::open_regular(from).map_err(|e| PublishError::read(from, e))?;
     std::io::copy(&mut source, &mut temporary).map_err(|e| PublishError::write(path, e))?;
     persist(temporary, path)
 }
@@ -50,7 +82,7 @@ pub(crate) fn make_folder(path: &Path, mode: u32) -> Result<(), PublishError> {
 
 /// Reads a file to its end, counting and hashing.
 pub(crate) fn measure(path: &Path) -> Result<Measure, PublishError> {
-    let mut file = File::open(path).map_err(|e| PublishError::read(path, e))?;
+    let mut file = staging::files::open_regular(path).map_err(|e| PublishError::read(path, e))?;
     let (mut hash, mut length) = (Sha256::new(), 0u64);
     let mut buffer = vec![0u8; 64 * 1024];
     loop {
@@ -107,13 +139,15 @@ pub(crate) fn resolve(path: &Path) -> Result<PathBuf, PublishError> {
 
 fn temporary_beside(path: &Path, mode: u32) -> Result<tempfile::NamedTempFile, PublishError> {
     tempfile::Builder::new()
-        .prefix(".writing-")
+        .prefix(TEMPORARY)
         .permissions(Permissions::from_mode(mode))
         .tempfile_in(folder_of(path))
         .map_err(|e| PublishError::write(path, e))
 }
 
 fn persist(temporary: tempfile::NamedTempFile, path: &Path) -> Result<(), PublishError> {
+    #[cfg(test)]
+    faults::before_write(path)?;
     let failed = |e| PublishError::write(path, e);
     temporary.as_file().sync_all().map_err(failed)?;
     temporary.persist(path).map_err(|e| failed(e.error))?;
@@ -126,5 +160,34 @@ fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
+    }
+}
+
+/// Tests stop a publisher in front of any of its writes, as a kill would.
+#[cfg(test)]
+pub(crate) mod faults {
+    use std::cell::Cell;
+    use std::path::Path;
+
+    use crate::PublishError;
+
+    thread_local! {
+        static LEFT: Cell<Option<usize>> = const { Cell::new(None) };
+    }
+
+    /// Lets `count` more writes of this thread succeed; `None`: all.
+    pub(crate) fn allow(count: Option<usize>) {
+        LEFT.set(count);
+    }
+
+    pub(super) fn before_write(path: &Path) -> Result<(), PublishError> {
+        match LEFT.get() {
+            Some(0) => Err(PublishError::write(path, std::io::Error::other("killed"))),
+            Some(left) => {
+                LEFT.set(Some(left - 1));
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 }

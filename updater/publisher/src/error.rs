@@ -4,6 +4,7 @@ use std::error::Error as StdError;
 use std::path::PathBuf;
 
 use staging::archive::ArchiveError;
+use staging::delta::DeltaError;
 use staging::pack::PackError;
 use staging::report::{Exit, Report};
 
@@ -37,12 +38,10 @@ pub enum PublishError {
         feed: PathBuf,
     },
     /// Another publisher works with these keys.
-    #[error(
-        "another rollproxy-publish is working with the keys in {keys}; wait until it has ended"
-    )]
+    #[error("another rollproxy-publish is working with {folder}; wait until it has ended")]
     Busy {
-        /// The keys folder.
-        keys: PathBuf,
+        /// The keys folder, or the feed's folder of metadata.
+        folder: PathBuf,
     },
     /// A private key that others can read.
     #[error(
@@ -71,20 +70,55 @@ pub enum PublishError {
         path: PathBuf,
     },
     /// A new key could not be made.
-    #[error("cannot generate a key for the role {role}")]
+    #[error("cannot generate the key {role}")]
     KeyGeneration {
-        /// The role the key was for.
-        role: &'static str,
+        /// The name of the key.
+        role: String,
     },
-    /// Too few of a role's keys are in the keys folder.
+    /// Too few of a role's keys are in the keys folders.
     #[error(
-        "the keys in {keys} cannot sign for the role {role}; put that role's key there (its file is named {role}.pk8)"
+        "signing for the role {role} takes {needed} of its keys, and {keys} has {found}; put them there ({}){}", key_file(.role), more_folders(.role)
     )]
     KeyMissing {
         /// The role to be signed for.
-        role: &'static str,
-        /// The keys folder.
-        keys: PathBuf,
+        role: String,
+        /// The keys folders.
+        keys: String,
+        /// How many of the role's keys are there.
+        found: u64,
+        /// How many must sign.
+        needed: u64,
+    },
+    /// A threshold that no number of these keys can reach, or that needs none.
+    #[error("{threshold} of {keys} keys cannot be the threshold of the root: choose 1 to {keys}")]
+    Threshold {
+        /// The keys.
+        keys: u8,
+        /// The threshold asked for.
+        threshold: u8,
+    },
+    /// A lost key that is none of the root's.
+    #[error(
+        "{file} is no key of the root, which has {count}: name the file that was lost, root-1.pk8 to root-{count}.pk8"
+    )]
+    KeyUnknown {
+        /// What was named.
+        file: PathBuf,
+        /// How many keys the root has.
+        count: usize,
+    },
+    /// A lost key, or numbers of keys, for roles with one key only.
+    #[error(
+        "--lost, --root-keys and --root-threshold are about the keys of the root; for other roles name the role alone, or add --role root"
+    )]
+    NotTheRoot,
+    /// A role with several keys, which another program has given to it.
+    #[error(
+        "the role {role} has a threshold above 1, which rollproxy-publish does not make; rotate it with the program that did"
+    )]
+    SeveralKeys {
+        /// The role.
+        role: String,
     },
     /// A file or folder that could not be read.
     #[error("cannot read {path}: {source}")]
@@ -112,17 +146,97 @@ pub enum PublishError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A metadata file that must be there is not.
+    #[error("{path} is missing; restore the feed folder from a copy")]
+    MetadataMissing {
+        /// The metadata file.
+        path: PathBuf,
+    },
     /// The feed's own metadata are not signed as its root asks for.
-    #[error("{path} is not signed by the keys its root names; restore the feed folder from a copy")]
+    #[error(
+        "{path} has {found} of the {threshold} signatures that it needs, by the keys that its root names; restore the feed folder from a copy"
+    )]
     Signature {
         /// The metadata file.
         path: PathBuf,
+        /// Good signatures.
+        found: usize,
+        /// Signatures needed.
+        threshold: usize,
+    },
+    /// Metadata that are not those that other metadata refer to.
+    #[error(
+        "{path} is not the file that the metadata above it refer to; restore the feed folder from a copy"
+    )]
+    Inconsistent {
+        /// The metadata file.
+        path: PathBuf,
+    },
+    /// Metadata past their date.
+    #[error(
+        "{path} expired {expires}; sign the feed anew with `rollproxy-publish refresh --all`, or a root with `rotate --role root`"
+    )]
+    Expired {
+        /// The metadata file.
+        path: PathBuf,
+        /// When.
+        expires: jiff::Timestamp,
+    },
+    /// Metadata past their date, whose key is elsewhere.
+    #[error(
+        "the metadata of {role} expired {expires}, and {keys} has no key to sign them anew: hosts take no update before `rollproxy-publish refresh --all` runs where the keys are"
+    )]
+    ExpiredElsewhere {
+        /// The role.
+        role: String,
+        /// When.
+        expires: jiff::Timestamp,
+        /// The keys folders.
+        keys: String,
+    },
+    /// The first root is not the one that was expected.
+    #[error("{path} has SHA-256 {found}, not {expected}: this is another feed")]
+    OtherRoot {
+        /// The root's file.
+        path: PathBuf,
+        /// The digest expected.
+        expected: String,
+        /// The digest found.
+        found: String,
+    },
+    /// A target's file is not what the feed says it is.
+    #[error("{path} is damaged: {reason}; restore it from a copy")]
+    TargetDamaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Words in the metadata that hosts would not understand.
+    #[error("what the feed says about {name} cannot be used: {reason}")]
+    Custom {
+        /// The target.
+        name: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Metadata larger than hosts read.
+    #[error(
+        "the metadata of {role} would have {length} bytes, and hosts read {limit} at most; withdraw old versions"
+    )]
+    TooLarge {
+        /// The role.
+        role: String,
+        /// Bytes there would be.
+        length: u64,
+        /// Bytes that hosts read.
+        limit: u64,
     },
     /// The signing library refused.
     #[error("cannot sign the role {role}: {source}")]
     Sign {
         /// The role.
-        role: &'static str,
+        role: String,
         /// The library's answer.
         source: Box<dyn StdError + Send + Sync>,
     },
@@ -190,16 +304,89 @@ pub enum PublishError {
         /// The target triple.
         target: String,
     },
+    /// A channel that was never promoted.
+    #[error(
+        "the feed has no channel {channel}; a first `rollproxy-publish promote --channel {channel}` makes it"
+    )]
+    ChannelUnknown {
+        /// The channel.
+        channel: String,
+    },
+    /// A barrier that nobody could be led to.
+    #[error(
+        "{version} is above the {offered} that {channel} offers; promote it first, then make it a barrier"
+    )]
+    BarrierAhead {
+        /// The version.
+        version: String,
+        /// The channel.
+        channel: String,
+        /// What the channel offers.
+        offered: String,
+    },
+    /// A withdrawn version in its own place.
+    #[error("{version} cannot be offered instead of itself; name another version")]
+    InsteadOfItself {
+        /// The version.
+        version: String,
+    },
+    /// A patch from a version to itself.
+    #[error("a patch from {version} to {version} makes no sense; name earlier versions")]
+    DeltaFromItself {
+        /// The version.
+        version: String,
+    },
+    /// The patch could not be made.
+    #[error("cannot make the patch from {from} to {version}: {source}")]
+    Delta {
+        /// The version it would start from.
+        from: String,
+        /// The version it would make.
+        version: String,
+        /// Why.
+        source: Box<DeltaError>,
+    },
+    /// A share that is no percentage.
+    #[error("{share} percent is no share: choose 0 to 100")]
+    Share {
+        /// What was given.
+        share: u8,
+    },
+    /// A text that hosts would cut.
+    #[error("the {what} have {length} characters, and hosts keep {limit}; shorten the {what}")]
+    TooLong {
+        /// `notes` or `reason`.
+        what: &'static str,
+        /// Characters given.
+        length: usize,
+        /// Characters kept.
+        limit: usize,
+    },
     /// A name that cannot stand in a feed.
     #[error("the {what} {value:?} cannot be used: allowed are {allowed}")]
     Name {
-        /// `channel` or `target`.
+        /// `channel`, `target` or `role`.
         what: &'static str,
         /// What was given.
         value: String,
         /// What is allowed.
         allowed: &'static str,
     },
+}
+
+/// What the files of a role's keys are called.
+fn key_file(role: &str) -> String {
+    match role {
+        "root" => "the files are named root-1.pk8, root-2.pk8 and so on".to_owned(),
+        role => format!("the file is named {role}.pk8"),
+    }
+}
+
+fn more_folders(role: &str) -> &'static str {
+    match role {
+        "root" => ", or name their folders with --root-keys-dir",
+        _ => "",
+    }
 }
 
 impl PublishError {
@@ -233,7 +420,18 @@ impl Report for PublishError {
             Self::Read { .. } => "FEED_READ",
             Self::Write { .. } => "FEED_WRITE",
             Self::Metadata { .. } => "FEED_MALFORMED",
+            Self::MetadataMissing { .. } => "FEED_INCOMPLETE",
             Self::Signature { .. } => "FEED_SIGNATURE",
+            Self::Inconsistent { .. } => "FEED_INCONSISTENT",
+            Self::Expired { .. } | Self::ExpiredElsewhere { .. } => "FEED_EXPIRED",
+            Self::OtherRoot { .. } => "ROOT_MISMATCH",
+            Self::TargetDamaged { .. } => "TARGET_DAMAGED",
+            Self::Custom { .. } => "TARGET_WORDS",
+            Self::TooLarge { .. } => "METADATA_TOO_LARGE",
+            Self::Threshold { .. } => "THRESHOLD_IMPOSSIBLE",
+            Self::KeyUnknown { .. } => "KEY_UNKNOWN",
+            Self::NotTheRoot => "USAGE",
+            Self::SeveralKeys { .. } => "SEVERAL_KEYS",
             Self::Sign { .. } => "SIGNING_FAILED",
             Self::Expiry { .. } => "EXPIRY_OUT_OF_RANGE",
             Self::BinaryMissing { .. } => "BINARY_MISSING",
@@ -242,6 +440,13 @@ impl Report for PublishError {
             Self::ArchiveMismatch { .. } => "ARCHIVE_MISMATCH",
             Self::VersionExists { .. } => "VERSION_EXISTS",
             Self::VersionUnknown { .. } => "VERSION_UNKNOWN",
+            Self::ChannelUnknown { .. } => "CHANNEL_UNKNOWN",
+            Self::BarrierAhead { .. } => "BARRIER_AHEAD",
+            Self::InsteadOfItself { .. } => "INSTEAD_OF_ITSELF",
+            Self::DeltaFromItself { .. } => "DELTA_FROM_ITSELF",
+            Self::Delta { source, .. } => source.code(),
+            Self::Share { .. } => "SHARE_OUT_OF_RANGE",
+            Self::TooLong { .. } => "TEXT_TOO_LONG",
             Self::Name { .. } => "NAME_NOT_ALLOWED",
         }
     }
@@ -253,7 +458,15 @@ impl Report for PublishError {
             | Self::KeysExposed { .. }
             | Self::KeyUnusable { .. }
             | Self::KeyMissing { .. } => Exit::Configuration,
-            Self::Name { .. } | Self::Expiry { .. } => Exit::Usage,
+            Self::Name { .. }
+            | Self::Expiry { .. }
+            | Self::Threshold { .. }
+            | Self::KeyUnknown { .. }
+            | Self::NotTheRoot
+            | Self::InsteadOfItself { .. }
+            | Self::DeltaFromItself { .. }
+            | Self::Share { .. }
+            | Self::TooLong { .. } => Exit::Usage,
             Self::Busy { .. } => Exit::Deferred,
             _ => Exit::Failed,
         }

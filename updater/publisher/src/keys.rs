@@ -1,7 +1,8 @@
 //! The private keys: ed25519, PKCS#8 DER, one file a key, readable by their owner only.
 //!
-//! A role's key lies in `<role>.pk8`; further ones may lie beside it under any name ending in `.pk8`. Which key signs what is
-//! decided by the root of trust, not by the file's name.
+//! A role's key lies in `<role>.pk8`, those of the root in `root-1.pk8` and so on, a channel's in `channel-<name>.pk8`; further
+//! ones may lie beside it under any name ending in `.pk8`. Which key signs what is decided by the signed metadata, not by
+//! the file's name.
 
 use std::fmt;
 use std::fs;
@@ -12,10 +13,14 @@ use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::Ed25519KeyPair;
 use tough::async_trait;
 use tough::key_source::KeySource;
+use tough::schema::decoded::{Decoded, Hex};
 use tough::sign::{Sign, parse_keypair};
 
 use crate::disk::{self, PRIVATE};
 use crate::{Place, PublishError};
+
+/// How metadata name a key.
+pub(crate) type KeyId = Decoded<Hex>;
 
 /// One private key in memory. It signs without touching a disk or a runtime again.
 #[derive(Clone)]
@@ -41,7 +46,7 @@ impl KeySource for PrivateKey {
         _value: &str,
         _key_id: &str,
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        Err("keys are written by rollproxy-publish init only".into())
+        Err("keys are written by rollproxy-publish itself only".into())
     }
 }
 
@@ -51,6 +56,16 @@ impl PrivateKey {
         Ed25519KeyPair::from_pkcs8(&self.pkcs8)
             .map(|pair| pair.tuf_key())
             .map_err(|_| self.unusable())
+    }
+
+    /// How metadata name it.
+    pub(crate) fn id(&self) -> Result<KeyId, PublishError> {
+        self.public()?.key_id().map_err(|_| self.unusable())
+    }
+
+    /// Its file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     fn read(path: &Path) -> Result<Self, PublishError> {
@@ -75,7 +90,7 @@ impl PrivateKey {
         }
         let key = Self {
             path: path.to_owned(),
-            pkcs8: fs::read(path).map_err(|e| PublishError::read(path, e))?,
+            pkcs8: disk::read_bounded(path, 4096)?.unwrap_or_default(),
         };
         key.public()?;
         Ok(key)
@@ -88,59 +103,114 @@ impl PrivateKey {
     }
 }
 
-/// Every key of a keys folder.
+/// Every key of the folders of a place.
 #[derive(Debug)]
-pub(crate) struct Keys(Vec<PrivateKey>);
+pub(crate) struct Keys {
+    folders: Vec<PathBuf>,
+    keys: Vec<PrivateKey>,
+}
 
 impl Keys {
-    /// Reads all keys; one that others can read spoils the whole folder.
-    pub(crate) fn read(folder: &Path) -> Result<Self, PublishError> {
+    /// Reads all keys of a place; one that others can read spoils all.
+    pub(crate) fn read(place: &Place) -> Result<Self, PublishError> {
+        let folders = place.key_folders();
         let mut paths = Vec::new();
-        for entry in fs::read_dir(folder).map_err(|e| PublishError::read(folder, e))? {
-            let path = entry.map_err(|e| PublishError::read(folder, e))?.path();
-            if path.extension().is_some_and(|extension| extension == "pk8") {
-                paths.push(path);
+        for folder in &folders {
+            refuse_writable(folder)?;
+            for entry in fs::read_dir(folder).map_err(|e| PublishError::read(folder, e))? {
+                let path = entry.map_err(|e| PublishError::read(folder, e))?.path();
+                if path.extension().is_some_and(|extension| extension == "pk8") {
+                    paths.push(path);
+                }
             }
         }
         paths.sort();
-        paths
-            .iter()
-            .map(|path| PrivateKey::read(path))
-            .collect::<Result<_, _>>()
-            .map(Self)
+        let keys = paths.iter().map(|path| PrivateKey::read(path));
+        Ok(Self {
+            folders,
+            keys: keys.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// The key in `<folder>/<name>.pk8`, made now if it is not there.
+    pub(crate) fn get_or_generate(
+        &mut self,
+        folder: &Path,
+        name: &str,
+    ) -> Result<PrivateKey, PublishError> {
+        let path = file_of(folder, name);
+        if !path
+            .try_exists()
+            .map_err(|e| PublishError::read(&path, e))?
+        {
+            let pkcs8 = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).map_err(|_| {
+                PublishError::KeyGeneration {
+                    role: name.to_owned(),
+                }
+            })?;
+            disk::write_whole(&path, pkcs8.as_ref(), PRIVATE)?;
+        }
+        let key = PrivateKey::read(&path)?;
+        self.keys.push(key.clone());
+        Ok(key)
     }
 
     /// The keys as the signing library takes them.
     pub(crate) fn sources(&self) -> Vec<Box<dyn KeySource>> {
-        self.0
+        self.keys
             .iter()
             .map(|key| Box::new(key.clone()) as Box<dyn KeySource>)
             .collect()
     }
-}
 
-/// The key of `role` in `folder`, made now if it is not there.
-pub(crate) fn read_or_generate(
-    folder: &Path,
-    role: &'static str,
-) -> Result<PrivateKey, PublishError> {
-    let path = folder.join(format!("{role}.pk8"));
-    if !path
-        .try_exists()
-        .map_err(|e| PublishError::read(&path, e))?
-    {
-        let pkcs8 = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new())
-            .map_err(|_| PublishError::KeyGeneration { role })?;
-        disk::write_whole(&path, pkcs8.as_ref(), PRIVATE)?;
+    /// How many of `ids` are here.
+    pub(crate) fn count_of(&self, ids: &[KeyId]) -> u64 {
+        let here: Vec<_> = self.keys.iter().map(PrivateKey::id).collect();
+        let count = ids
+            .iter()
+            .filter(|id| {
+                here.iter()
+                    .any(|here| here.as_ref().is_ok_and(|here| here == *id))
+            })
+            .count();
+        count as u64
     }
-    PrivateKey::read(&path)
+
+    /// The keys whose ids are among `ids`.
+    pub(crate) fn with_ids(&self, ids: &[KeyId]) -> Vec<&PrivateKey> {
+        let among = |key: &&PrivateKey| key.id().is_ok_and(|id| ids.contains(&id));
+        self.keys.iter().filter(among).collect()
+    }
+
+    /// The folders, for messages.
+    pub(crate) fn folders(&self) -> String {
+        let folders: Vec<_> = self
+            .folders
+            .iter()
+            .map(|folder| folder.display().to_string())
+            .collect();
+        folders.join(" and ")
+    }
 }
 
-/// Refuses a keys folder that is, or lies in, the folder that everyone is served.
+/// The file of a key.
+pub(crate) fn file_of(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{name}.pk8"))
+}
+
+/// The name of the `number`th key of the root, from 1 on.
+pub(crate) fn root_name(number: usize) -> String {
+    format!("root-{number}")
+}
+
+/// Refuses keys folders that are, or lie in, the folder that everyone is served.
 pub(crate) fn refuse_inside_feed(place: &Place) -> Result<(), PublishError> {
-    let (feed, keys) = (disk::resolve(&place.feed)?, disk::resolve(&place.keys)?);
-    if keys.starts_with(&feed) {
-        return Err(PublishError::KeysInsideFeed { keys, feed });
+    let feed = disk::resolve(&place.feed)?;
+    for keys in place.key_folders() {
+        let keys = disk::resolve(&keys)?;
+        if keys.starts_with(&feed) {
+            return Err(PublishError::KeysInsideFeed { keys, feed });
+        }
     }
     Ok(())
 }
@@ -162,40 +232,63 @@ pub(crate) fn refuse_writable(folder: &Path) -> Result<(), PublishError> {
 mod tests {
     use super::*;
 
+    struct Folders {
+        _all: tempfile::TempDir,
+        place: Place,
+    }
+
+    /// A place whose keys folder is there.
+    fn folders() -> Folders {
+        let all = tempfile::tempdir().unwrap();
+        let place = Place::new(all.path().join("feed"), all.path().join("keys"));
+        fs::create_dir(&place.keys).unwrap();
+        Folders { _all: all, place }
+    }
+
     #[test]
     fn a_key_is_made_private_and_read_again() {
-        let folder = tempfile::tempdir().unwrap();
-        let made = read_or_generate(folder.path(), "root").unwrap();
-        let again = read_or_generate(folder.path(), "root").unwrap();
+        let folders = folders();
+        let keys = &folders.place.keys;
+        let made = Keys::read(&folders.place)
+            .unwrap()
+            .get_or_generate(keys, "root-1")
+            .unwrap();
+        let mut read = Keys::read(&folders.place).unwrap();
+        assert_eq!(read.count_of(&[made.id().unwrap()]), 1);
+        let again = read.get_or_generate(keys, "root-1").unwrap();
         assert_eq!(made.public().unwrap(), again.public().unwrap());
-        let mode = fs::metadata(folder.path().join("root.pk8"))
+        let mode = fs::metadata(keys.join("root-1.pk8"))
             .unwrap()
             .permissions()
             .mode();
         assert_eq!(mode & 0o777, 0o600);
-        assert_eq!(Keys::read(folder.path()).unwrap().sources().len(), 1);
     }
 
     #[test]
     fn a_key_that_others_can_read_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        read_or_generate(folder.path(), "root").unwrap();
-        let path = folder.path().join("root.pk8");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        let folders = folders();
+        let keys = &folders.place.keys;
+        Keys::read(&folders.place)
+            .unwrap()
+            .get_or_generate(keys, "targets")
+            .unwrap();
+        fs::set_permissions(keys.join("targets.pk8"), fs::Permissions::from_mode(0o640)).unwrap();
         assert!(matches!(
-            Keys::read(folder.path()),
+            Keys::read(&folders.place),
             Err(PublishError::KeyExposed { mode: 0o640, .. })
         ));
     }
 
     #[test]
     fn a_file_that_is_no_key_is_named() {
-        let folder = tempfile::tempdir().unwrap();
-        disk::write_whole(&folder.path().join("x.pk8"), b"not a key", PRIVATE).unwrap();
-        assert!(matches!(
-            Keys::read(folder.path()),
-            Err(PublishError::KeyUnusable { .. })
-        ));
+        let large = vec![0; 5000];
+        for bytes in [&b"not a key"[..], b"", &large] {
+            let folders = folders();
+            disk::write_whole(&folders.place.keys.join("x.pk8"), bytes, PRIVATE).unwrap();
+            let refused = Keys::read(&folders.place).unwrap_err();
+            assert!(matches!(&refused, PublishError::KeyUnusable { .. }));
+            assert!(refused.to_string().contains("x.pk8"), "{refused}");
+        }
     }
 
     #[test]
@@ -205,14 +298,17 @@ mod tests {
         fs::create_dir(&feed).unwrap();
         std::os::unix::fs::symlink(&feed, folder.path().join("alias")).unwrap();
         for keys in ["feed", "feed/keys", "alias/deep/keys", "feed/../feed/keys"] {
-            let place = Place::new(&feed, folder.path().join(keys));
-            assert!(
-                matches!(
-                    refuse_inside_feed(&place),
-                    Err(PublishError::KeysInsideFeed { .. })
-                ),
-                "{keys}"
-            );
+            let keys = folder.path().join(keys);
+            let outside = Place::new(&feed, folder.path().join("elsewhere"));
+            for place in [Place::new(&feed, &keys), outside.with_root_keys([&keys])] {
+                assert!(
+                    matches!(
+                        refuse_inside_feed(&place),
+                        Err(PublishError::KeysInsideFeed { .. })
+                    ),
+                    "{place:?}"
+                );
+            }
         }
         for keys in ["keys", "feed-keys", "feed/../keys"] {
             assert!(

@@ -19,6 +19,34 @@ pub fn channel_name(target: &str, channel: &str) -> String {
     format!("rollproxy/{target}/{channel}.json")
 }
 
+/// The target name of a patch: `rollproxy/<triple>/<version>.from-<from>.patch`.
+pub fn patch_name(target: &str, version: impl Display, from: impl Display) -> String {
+    format!("rollproxy/{target}/{version}.from-{from}.patch")
+}
+
+/// The triple and the version of an archive's target name.
+pub(crate) fn parse_archive(name: &str) -> Option<(&str, &str)> {
+    let (target, file) = name.strip_prefix("rollproxy/")?.split_once('/')?;
+    file.strip_suffix(".tar.gz")
+        .map(|version| (target, version))
+}
+
+/// The triple in the target name of a file of `channel`.
+pub(crate) fn parse_channel<'a>(name: &'a str, channel: &str) -> Option<&'a str> {
+    let (target, file) = name.strip_prefix("rollproxy/")?.split_once('/')?;
+    (file.strip_suffix(".json") == Some(channel)).then_some(target)
+}
+
+/// The role that signs what a channel offers.
+pub(crate) fn role_of_channel(channel: &str) -> String {
+    format!("channel-{channel}")
+}
+
+/// The target names that a channel's role may sign, as a pattern: one file a triple.
+pub(crate) fn paths_of_channel(channel: &str) -> String {
+    channel_name("*", channel)
+}
+
 /// What a channel offers: one small signed file a channel and target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -97,6 +125,45 @@ pub struct Ramp {
     pub duration_ms: u64,
 }
 
+impl Ramp {
+    /// A ramp of `share` percent at `start` that reaches all hosts `over` later.
+    ///
+    /// # Errors
+    /// [`PublishError::Share`] above 100 percent.
+    pub fn new(
+        start: jiff::Timestamp,
+        share: u8,
+        over: std::time::Duration,
+    ) -> Result<Self, PublishError> {
+        if share > 100 {
+            return Err(PublishError::Share { share });
+        }
+        Ok(Self {
+            // Whole seconds, as all times of a feed.
+            start: jiff::Timestamp::from_second(start.as_second()).unwrap_or(start),
+            share,
+            duration_ms: u64::try_from(over.as_millis()).unwrap_or(u64::MAX),
+        })
+    }
+}
+
+/// Characters of notes that hosts keep.
+pub(crate) const NOTES_LIMIT: usize = 4000;
+/// Characters of the reason for a dead end that hosts keep.
+pub(crate) const REASON_LIMIT: usize = 500;
+
+/// Refuses a text that hosts would cut.
+pub(crate) fn check_text(what: &'static str, text: &str, limit: usize) -> Result<(), PublishError> {
+    match text.chars().count() {
+        length if length > limit => Err(PublishError::TooLong {
+            what,
+            length,
+            limit,
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// A channel's or target's name becomes a file name and part of a URL, so it is plain.
 pub(crate) fn check(what: &'static str, value: &str) -> Result<(), PublishError> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_".contains(c);
@@ -114,6 +181,19 @@ pub(crate) fn check(what: &'static str, value: &str) -> Result<(), PublishError>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        let triple = "x86_64-unknown-linux-gnu";
+        let archive = archive_name(triple, "1.0.0-rc.1");
+        assert_eq!(parse_archive(&archive), Some((triple, "1.0.0-rc.1")));
+        assert_eq!(parse_archive(&patch_name(triple, "1.1.0", "1.0.0")), None);
+        let channel = channel_name(triple, "stable");
+        assert_eq!(parse_channel(&channel, "stable"), Some(triple));
+        assert_eq!(parse_channel(&channel, "beta"), None);
+        assert_eq!(parse_archive(&channel), None);
+        assert_eq!(paths_of_channel("stable"), "rollproxy/*/stable.json");
+    }
 
     #[test]
     fn names_that_would_leave_their_folder_are_refused() {

@@ -1,13 +1,10 @@
 //! `promote`: a channel offers a version. From now on hosts take it.
 
-use std::collections::HashMap;
-
 use serde::Serialize;
 use staging::version::PackageVersion;
 
-use crate::disk::{self, SERVED};
 use crate::feed::Feed;
-use crate::names::{self, ChannelFile, SCHEMA, archive_name, channel_name};
+use crate::names::{self, ChannelFile, NOTES_LIMIT, SCHEMA, archive_name};
 use crate::{Place, PublishError, Validity};
 
 /// What is to be promoted.
@@ -50,6 +47,10 @@ pub struct Promoted {
     pub before: Option<String>,
     /// The target name of the archive.
     pub archive: String,
+    /// Versions that older hosts still must have run before they go further; a promotion keeps them.
+    pub barriers: Vec<String>,
+    /// Whether the channel is new: then its key was made.
+    pub new_channel: bool,
     /// When the metadata expire, unless something is added, promoted or refreshed before.
     pub expires: jiff::Timestamp,
 }
@@ -57,65 +58,59 @@ pub struct Promoted {
 /// Makes `channel` offer a version that is in the feed. A lower version than before may be promoted: it withdraws the higher one
 /// from hosts that have not taken it yet; those that have keep it, for hosts never go back by themselves.
 ///
+/// The first promotion of a channel makes its key and its role, which `targets` signs; later ones need the keys of the
+/// channel, `snapshot` and `timestamp` only.
+///
 /// # Errors
 /// [`PublishError::VersionUnknown`] if it was not added for this target; anything wrong with the feed or the keys.
 pub fn promote(place: &Place, what: &Promote) -> Result<Promoted, PublishError> {
     names::check("channel", &what.channel)?;
     names::check("target", &what.target)?;
+    if let Some(notes) = &what.notes {
+        names::check_text("notes", notes, NOTES_LIMIT)?;
+    }
     let mut feed = Feed::open(place)?;
     let archive = archive_name(&what.target, &what.version);
-    let Some(added) = feed.target(&archive) else {
-        return Err(PublishError::VersionUnknown {
-            version: what.version.to_string(),
-            target: what.target.clone(),
-        });
-    };
-    let said = added
-        .custom
-        .get("notes")
-        .and_then(serde_json::Value::as_str)
-        .unwrap_or_default();
+    let said = feed.notes_of(&what.version.to_string(), &what.target)?;
+    let before = feed.offer(&what.channel, &what.target)?;
     let file = ChannelFile {
         schema: SCHEMA,
         version: what.version.to_string(),
         archive: archive.clone(),
-        notes: what.notes.clone().unwrap_or_else(|| said.to_owned()),
-        barriers: Vec::new(),
+        notes: what.notes.clone().unwrap_or(said),
+        barriers: before
+            .as_ref()
+            .map(|before| before.barriers.clone())
+            .unwrap_or_default(),
     };
-
-    let name = channel_name(&what.target, &what.channel);
-    // The version also in `custom`, so that the next promotion and `jq` need not open the file.
-    let before = feed
-        .target(&name)
-        .and_then(|target| target.custom.get("version"))
-        .and_then(|version| version.as_str().map(str::to_owned));
-    let bytes = encode(&file)?;
-    let measure = disk::measure_bytes(&bytes);
-    let path = feed.folder.target_file(&name, &measure);
-    if let Some(folder) = path.parent() {
-        disk::make_folder(folder, 0o755)?;
-    }
-    disk::write_whole(&path, &bytes, SERVED)?;
-    feed.set_target(
-        &name,
-        &measure,
-        HashMap::from([("version".to_owned(), file.version.clone().into())]),
-    )?;
+    let new_channel = !feed.channels.contains_key(&what.channel);
+    feed.delegate(place, &what.channel)?;
+    feed.set_offer(&what.channel, &what.target, &file)?;
     let versions = feed.commit(&what.validity)?;
     Ok(Promoted {
         channel: what.channel.clone(),
         version: file.version,
-        before,
+        before: before.map(|before| before.version),
         archive,
+        barriers: file.barriers,
+        new_channel,
         expires: versions.expires,
     })
 }
 
-fn encode(file: &ChannelFile) -> Result<Vec<u8>, PublishError> {
-    let mut bytes = serde_json::to_vec_pretty(file).map_err(|e| PublishError::Sign {
-        role: "targets",
-        source: Box::new(e),
-    })?;
-    bytes.push(b'\n');
-    Ok(bytes)
+impl Feed {
+    /// What was said about a version when it was added.
+    ///
+    /// # Errors
+    /// [`PublishError::VersionUnknown`]
+    pub(crate) fn notes_of(&self, version: &str, target: &str) -> Result<String, PublishError> {
+        let archive = self.target(&archive_name(target, version)).ok_or_else(|| {
+            PublishError::VersionUnknown {
+                version: version.to_owned(),
+                target: target.to_owned(),
+            }
+        })?;
+        let notes = archive.custom.get("notes").and_then(|notes| notes.as_str());
+        Ok(notes.unwrap_or_default().to_owned())
+    }
 }

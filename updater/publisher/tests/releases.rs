@@ -3,83 +3,20 @@
 // Helpers of tests are tests.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod support;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
 
 use publisher::{
-    Add, Binaries, Init, Place, Promote, PublishError, Refresh, Source, add, init, promote, refresh,
+    Add, Binaries, Init, Place, Promote, PublishError, Refresh, Source, add, init, promote,
+    refresh, refresh_all,
 };
 use serde_json::Value;
-use staging::version::PackageVersion;
-
-struct World {
-    folder: tempfile::TempDir,
-    place: Place,
-}
-
-impl World {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let place = Place::new(folder.path().join("feed"), folder.path().join("keys"));
-        Self { folder, place }
-    }
-
-    fn initialised() -> Self {
-        let world = Self::new();
-        init(&world.place, &Init::default()).unwrap();
-        world
-    }
-
-    fn file(&self, name: &str, content: &[u8]) -> PathBuf {
-        let path = self.folder.path().join(name);
-        fs::write(&path, content).unwrap();
-        path
-    }
-
-    /// A folder of three programs.
-    fn binaries(&self) -> PathBuf {
-        let folder = self.folder.path().join("bin");
-        fs::create_dir_all(&folder).unwrap();
-        for name in ["rollproxy", "rollproxy-updater", "rollproxy-launcher"] {
-            let path = folder.join(name);
-            fs::write(&path, format!("#!/bin/sh\necho {name}\n")).unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        }
-        folder
-    }
-
-    fn metadata(&self, name: &str) -> Value {
-        serde_json::from_slice(&fs::read(self.place.feed.join("metadata").join(name)).unwrap())
-            .unwrap()
-    }
-
-    /// Every file of the feed, with its content.
-    fn everything(&self) -> Vec<(PathBuf, Vec<u8>)> {
-        let mut all = Vec::new();
-        collect(&self.place.feed, &mut all);
-        all.sort();
-        all
-    }
-}
-
-fn collect(folder: &Path, into: &mut Vec<(PathBuf, Vec<u8>)>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            collect(&path, into);
-        } else {
-            into.push((path.clone(), fs::read(path).unwrap()));
-        }
-    }
-}
-
-fn version(text: &str) -> PackageVersion {
-    text.parse().unwrap()
-}
+use support::{World, version};
 
 fn unchecked(world: &World, text: &str, content: &[u8]) -> Add {
-    Add::new(version(text), Source::Unchecked(world.file(text, content)))
+    world.unchecked(text, content)
 }
 
 #[test]
@@ -99,11 +36,14 @@ fn a_new_feed_has_four_roles_private_keys_and_expiries_in_whole_seconds() {
     assert_eq!(roles.len(), 4);
     let mut ids: Vec<_> = roles
         .values()
-        .map(|role| role["keyids"][0].as_str().unwrap())
+        .flat_map(|role| role["keyids"].as_array().unwrap())
         .collect();
-    ids.sort_unstable();
+    ids.sort_unstable_by_key(|id| id.as_str());
     ids.dedup();
-    assert_eq!(ids.len(), 4, "roles share a key");
+    assert_eq!(ids.len(), 6, "roles share a key");
+    assert_eq!(roles["root"]["threshold"], 2);
+    assert_eq!(roles["root"]["keyids"].as_array().unwrap().len(), 3);
+    assert_eq!(root["signatures"].as_array().unwrap().len(), 3);
 
     for name in [
         "1.root.json",
@@ -136,7 +76,7 @@ fn a_new_feed_has_four_roles_private_keys_and_expiries_in_whole_seconds() {
         );
         keys += 1;
     }
-    assert_eq!(keys, 5, "four keys and the lock");
+    assert_eq!(keys, 7, "six keys and the lock");
     assert!(matches!(
         init(&world.place, &Init::default()),
         Err(PublishError::FeedExists { .. })
@@ -149,7 +89,7 @@ fn a_version_is_packed_signed_and_promoted() {
     let binaries = Binaries {
         extra: vec![("share/notes.txt".into(), world.file("notes.txt", b"hello"))],
         commit: "abc123".into(),
-        ..Binaries::in_folder(&world.binaries(), "0.1.0").unwrap()
+        ..Binaries::in_folder(&world.binaries("b", b""), "0.1.0").unwrap()
     };
     let what = Add {
         notes: "faster".into(),
@@ -174,7 +114,7 @@ fn a_version_is_packed_signed_and_promoted() {
         (promoted.before, promoted.archive),
         (None, added.archive.clone())
     );
-    let channel = &world.metadata("3.targets.json")["signed"]["targets"]
+    let channel = &world.metadata("1.channel-stable.json")["signed"]["targets"]
         [format!("rollproxy/{}/stable.json", staging::TARGET)];
     let hash = channel["hashes"]["sha256"].as_str().unwrap();
     let file = world.place.feed.join(format!(
@@ -200,7 +140,7 @@ fn a_version_is_packed_signed_and_promoted() {
 #[test]
 fn an_archive_that_hosts_would_refuse_is_refused_here_already() {
     let world = World::initialised();
-    let binaries = Binaries::in_folder(&world.binaries(), "0.1.0").unwrap();
+    let binaries = Binaries::in_folder(&world.binaries("b", b""), "0.1.0").unwrap();
     let added = add(
         &world.place,
         &Add::new(version("1.0.0"), Source::Binaries(binaries)),
@@ -311,7 +251,7 @@ fn every_change_raises_the_versions_and_overwrites_nothing_numbered() {
         "left behind",
     )
     .unwrap();
-    let refreshed = refresh(&world.place, &Refresh::default()).unwrap();
+    let refreshed = refresh_all(&world.place, &Refresh::default()).unwrap();
     assert_eq!(
         (refreshed.targets, refreshed.snapshot, refreshed.timestamp),
         (8, 2, 2)
@@ -338,25 +278,24 @@ fn an_init_that_was_cut_short_is_completed_by_the_next() {
 
 #[test]
 fn without_the_right_keys_nothing_is_signed() {
-    for (key, expected) in [
-        ("targets.pk8", "targets"),
-        ("snapshot.pk8", "snapshot"),
-        ("timestamp.pk8", "timestamp"),
-    ] {
-        let world = World::initialised();
+    for key in ["targets", "snapshot", "timestamp", "channel-stable"] {
+        let world = World::released();
         let before = world.everything();
-        fs::remove_file(world.place.keys.join(key)).unwrap();
-        let refused = refresh(&world.place, &Refresh::default());
+        fs::remove_file(world.place.keys.join(format!("{key}.pk8"))).unwrap();
+        let refused = refresh_all(&world.place, &Refresh::default()).unwrap_err();
         assert!(
-            matches!(refused, Err(PublishError::KeyMissing { role, .. }) if role == expected),
+            matches!(&refused, PublishError::KeyMissing { role, found: 0, needed: 1, .. } if role == key),
             "{refused:?}"
         );
+        assert!(refused.to_string().contains(&format!("{key}.pk8")));
         assert_eq!(world.everything(), before);
     }
-    // The root's key is needed for a new root only, so it may be kept elsewhere.
-    let world = World::initialised();
-    fs::remove_file(world.place.keys.join("root.pk8")).unwrap();
-    refresh(&world.place, &Refresh::default()).unwrap();
+    // The root's keys are needed for a new root only, so they may be kept elsewhere.
+    let world = World::released();
+    for number in 1..=3 {
+        fs::remove_file(world.place.keys.join(format!("root-{number}.pk8"))).unwrap();
+    }
+    refresh_all(&world.place, &Refresh::default()).unwrap();
     // Another feed's keys are no keys.
     let other = World::initialised();
     let mixed = Place::new(&world.place.feed, &other.place.keys);
@@ -364,6 +303,43 @@ fn without_the_right_keys_nothing_is_signed() {
         refresh(&mixed, &Refresh::default()),
         Err(PublishError::KeyMissing { .. })
     ));
+}
+
+#[test]
+fn each_command_takes_the_keys_of_its_roles_only() {
+    let world = World::released();
+    add(&world.place, &unchecked(&world, "1.1.0", b"two")).unwrap();
+    let only = |name: &str, roles: &[&str]| {
+        let keys = world.folder.path().join(name);
+        fs::create_dir(&keys).unwrap();
+        for role in roles {
+            let file = format!("{role}.pk8");
+            fs::copy(world.place.keys.join(&file), keys.join(&file)).unwrap();
+        }
+        Place::new(&world.place.feed, keys)
+    };
+    let cron = only("cron", &["timestamp"]);
+    assert_eq!(
+        refresh(&cron, &Refresh::default()).unwrap().signed,
+        ["timestamp"]
+    );
+    let promoting = only("promoting", &["channel-stable", "snapshot", "timestamp"]);
+    promote(&promoting, &Promote::new("stable", version("1.1.0"))).unwrap();
+    let before = (world.everything(), support::files_of(&promoting.keys));
+    // A new channel is the business of `targets`, and so is an archive.
+    let refused = [
+        promote(&promoting, &Promote::new("beta", version("1.1.0"))).map(drop),
+        add(&promoting, &unchecked(&world, "1.2.0", b"three")).map(drop),
+    ];
+    for refused in refused {
+        assert!(
+            matches!(&refused, Err(PublishError::KeyMissing { role, .. }) if role == "targets"),
+            "{refused:?}"
+        );
+    }
+    let after = (world.everything(), support::files_of(&promoting.keys));
+    assert_eq!(after, before, "a refused command left something behind");
+    assert_eq!(world.host("h").offer("stable"), Ok(Some("1.1.0".into())));
 }
 
 #[test]
@@ -390,28 +366,154 @@ fn exposed_keys_and_keys_inside_the_feed_are_refused() {
 
 #[test]
 fn a_feed_that_somebody_changed_is_not_signed_again() {
-    let changes: [(&str, &str, &str); 3] = [
-        ("timestamp.json", "\"version\": 1", "\"version\": 4"),
-        ("1.targets.json", "\"version\": 1", "\"version\": 4"),
-        ("1.root.json", "\"version\": 1", "\"version\": 4"),
+    let changes: [(&str, &str, &str, &str); 5] = [
+        (
+            "timestamp.json",
+            "\"version\": 3",
+            "\"version\": 9",
+            "FEED_SIGNATURE",
+        ),
+        (
+            "3.targets.json",
+            "\"version\": 3",
+            "\"version\": 9",
+            "FEED_INCONSISTENT",
+        ),
+        (
+            "3.snapshot.json",
+            "\"version\": 3",
+            "\"version\": 9",
+            "FEED_INCONSISTENT",
+        ),
+        (
+            "1.channel-stable.json",
+            "1.0.0",
+            "6.6.6",
+            "FEED_INCONSISTENT",
+        ),
+        (
+            "1.root.json",
+            "\"threshold\": 2",
+            "\"threshold\": 1",
+            "FEED_SIGNATURE",
+        ),
     ];
-    for (name, from, to) in changes {
-        let world = World::initialised();
+    for (name, from, to, code) in changes {
+        let world = World::released();
         let path = world.place.feed.join("metadata").join(name);
         let text = fs::read_to_string(&path).unwrap();
-        assert!(text.contains(from));
+        assert!(text.contains(from), "{name}: {text}");
         fs::write(&path, text.replace(from, to)).unwrap();
-        let refused = refresh(&world.place, &Refresh::default());
-        assert!(
-            matches!(refused, Err(PublishError::Signature { .. })),
-            "{name}: {refused:?}"
-        );
+        refused_as_it_is(&world, name, code);
     }
     let world = World::new();
     assert!(matches!(
         refresh(&world.place, &Refresh::default()),
         Err(PublishError::FeedMissing { .. })
     ));
+}
+
+#[test]
+fn garbage_in_any_file_is_named_and_changes_nothing() {
+    let huge = vec![b' '; 6_000_000];
+    let garbage: [(&[u8], &str); 4] = [
+        (b"", "FEED_MALFORMED"),
+        (b"\xff\x00not json", "FEED_MALFORMED"),
+        (b"{\"signed\":{},\"signatures\":[]}", "FEED_MALFORMED"),
+        (&huge, "FEED_READ"),
+    ];
+    for name in [
+        "1.root.json",
+        "timestamp.json",
+        "3.snapshot.json",
+        "3.targets.json",
+        "1.channel-stable.json",
+    ] {
+        for (bytes, code) in &garbage {
+            let world = World::released();
+            let path = world.place.feed.join("metadata").join(name);
+            fs::write(&path, bytes).unwrap();
+            // What is pinned is known to be wrong before it is looked into.
+            let pinned =
+                *code == "FEED_MALFORMED" && !["1.root.json", "timestamp.json"].contains(&name);
+            refused_as_it_is(
+                &world,
+                name,
+                if pinned { "FEED_INCONSISTENT" } else { code },
+            );
+        }
+        let world = World::released();
+        let path = world.place.feed.join("metadata").join(name);
+        fs::remove_file(&path).unwrap();
+        let code = match name {
+            "timestamp.json" => "FEED_MISSING",
+            _ => "FEED_INCOMPLETE",
+        };
+        refused_as_it_is(
+            &world,
+            if code == "FEED_MISSING" {
+                "no feed"
+            } else {
+                name
+            },
+            code,
+        );
+        // A pipe in its place would wait for a writer.
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o644.into()).unwrap();
+        let refused = refresh(&world.place, &Refresh::default()).unwrap_err();
+        assert_eq!(
+            staging::report::Report::code(&refused),
+            "FEED_READ",
+            "{refused}"
+        );
+    }
+}
+
+#[test]
+fn a_channel_file_that_is_damaged_is_named() {
+    let world = World::released();
+    let targets = world
+        .place
+        .feed
+        .join("targets/rollproxy")
+        .join(staging::TARGET);
+    let file = fs::read_dir(targets)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let file = file
+        .into_iter()
+        .find(|path| path.to_str().unwrap().ends_with("stable.json"))
+        .unwrap();
+    fs::write(&file, "{}").unwrap();
+    let before = world.everything();
+    let refused = promote(&world.place, &Promote::new("stable", version("1.0.0"))).unwrap_err();
+    assert_eq!(staging::report::Report::code(&refused), "TARGET_DAMAGED");
+    assert!(
+        refused.to_string().contains(file.to_str().unwrap()),
+        "{refused}"
+    );
+    assert_eq!(world.everything(), before);
+}
+
+/// Every command refuses the feed by that code, naming the file, and leaves it as it is.
+fn refused_as_it_is(world: &World, name: &str, code: &str) {
+    let before = world.everything();
+    let refused = [
+        refresh(&world.place, &Refresh::default()).map(drop),
+        promote(&world.place, &Promote::new("stable", version("1.0.0"))).map(drop),
+        add(&world.place, &unchecked(world, "1.1.0", b"two")).map(drop),
+        publisher::verify(&world.place.feed, &publisher::Verify::default()).map(drop),
+    ];
+    for refused in refused {
+        let refused = refused.unwrap_err();
+        assert_eq!(
+            staging::report::Report::code(&refused),
+            code,
+            "{name}: {refused}"
+        );
+        assert!(refused.to_string().contains(name), "{name}: {refused}");
+    }
+    assert_eq!(world.everything(), before);
 }
 
 #[test]

@@ -440,6 +440,10 @@ impl Report for FeedError {
         }
     }
 
+    fn retry_after(&self) -> Option<Duration> {
+        FeedError::retry_after(self)
+    }
+
     fn retry(&self) -> bool {
         match self {
             // A portal is left, a copy completes, a publisher signs: by themselves, as seen from this host.

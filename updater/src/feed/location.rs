@@ -13,9 +13,16 @@ use super::FeedError;
 pub struct Location(Url);
 
 impl Location {
-    /// The URL of a metadata file.
+    /// The URL of a metadata file. The TUF client gives its name as it stands in a URL: what is unusual in the name of a
+    /// role is quoted already.
     pub(super) fn metadata(&self, name: &str) -> Result<Location, FeedError> {
-        self.below("metadata", name)
+        if name.contains(['/', '?', '#']) {
+            return Err(self.refused("a metadata file's name leads out of its folder"));
+        }
+        let mut location = self.below("metadata", "")?;
+        let path = format!("{}{name}", location.0.path());
+        location.0.set_path(&path);
+        Ok(location)
     }
 
     /// The URL of a target's file.

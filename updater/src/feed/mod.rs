@@ -232,6 +232,26 @@ impl Feed {
             .transpose()
     }
 
+    /// How to recognise the file that the feed knows as `name`, whatever it is; none if it knows no such file.
+    ///
+    /// # Errors
+    /// [`FeedError::NotRefreshed`] before a refresh; metadata on the way to it that cannot be had or believed.
+    pub async fn target(&mut self, name: &str) -> Result<Option<Wanted>, FeedError> {
+        let (updater, now) = self.current.as_mut().ok_or(FeedError::NotRefreshed)?;
+        let found = updater
+            .get_target_info(name, *now)
+            .await
+            .map_err(|error| FeedError::from_tuf_target(error, name, self.client.location()));
+        // Roles that were read on the way are trusted from now on.
+        let kept = self.store.commit();
+        let found = found?;
+        kept?;
+        let consistent = updater.trusted().root().consistent_snapshot;
+        found
+            .map(|target| release::wanted(name, &target, consistent))
+            .transpose()
+    }
+
     /// Something that streams this feed's archives.
     pub fn downloader(&self) -> Downloader {
         Downloader::new(self.client.clone())

@@ -236,13 +236,7 @@ pub(super) fn release_of(
         name: name.clone(),
         reason,
     };
-    let sha256 = archive
-        .hashes
-        .get("sha256")
-        .map(|hash| hash.to_ascii_lowercase());
-    let sha256 = sha256
-        .filter(|hash| digest::is_digest(hash))
-        .ok_or_else(|| malformed("it has no SHA-256".to_owned()))?;
+    let sha256 = sha256_of(archive).ok_or_else(|| malformed("it has no SHA-256".to_owned()))?;
     let mut custom = custom_of(archive).map_err(malformed)?;
     if custom.version != *version {
         return Err(FeedError::Contradiction {
@@ -305,11 +299,36 @@ fn custom_of(archive: &TargetFile) -> Result<ArchiveCustom, String> {
     Ok(custom)
 }
 
+/// How to recognise the file of any target.
+pub(super) fn wanted(
+    name: &str,
+    target: &TargetFile,
+    consistent: bool,
+) -> Result<Wanted, FeedError> {
+    let sha256 = sha256_of(target).ok_or_else(|| FeedError::Channel {
+        name: name.to_owned(),
+        reason: "it has no SHA-256".to_owned(),
+    })?;
+    Ok(Wanted {
+        name: name.to_owned(),
+        path: file_of(name, &sha256, consistent),
+        length: target.length,
+        sha256,
+    })
+}
+
+/// The SHA-256 that was signed for a target, lower-case hex.
+fn sha256_of(target: &TargetFile) -> Option<String> {
+    let sha256 = target.hashes.get("sha256")?.to_ascii_lowercase();
+    digest::is_digest(&sha256).then_some(sha256)
+}
+
 /// Where a target's file lies: with consistent snapshots its digest is part of its name.
-fn file_of(archive: &str, sha256: &str, consistent: bool) -> String {
-    match archive.rsplit_once('/') {
-        Some((folder, base)) if consistent => format!("{folder}/{sha256}.{base}"),
-        _ => archive.to_owned(),
+fn file_of(target: &str, sha256: &str, consistent: bool) -> String {
+    match target.rsplit_once('/') {
+        _ if !consistent => target.to_owned(),
+        Some((folder, base)) => format!("{folder}/{sha256}.{base}"),
+        None => format!("{sha256}.{target}"),
     }
 }
 

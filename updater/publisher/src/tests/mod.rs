@@ -1,0 +1,1 @@
+//! What needs to see inside: a publisher that is killed in front of any of its writes.
