@@ -100,15 +100,15 @@ impl StagingFolder {
         loop {
             match files::create_private(&folder).and_then(|_| hold(&folder.join(LOCK))) {
                 Ok(Some(lock)) => {
-                    let package = folder.join(PACKAGE);
-                    // What a dead job of this id left is not ours to build on.
-                    files::remove_tree(&package).map_err(failed)?;
-                    files::create_private(&package).map_err(failed)?;
-                    return Ok(StagingFolder {
-                        package,
+                    // Removed again if what follows fails.
+                    let staged = StagingFolder {
+                        package: folder.join(PACKAGE),
                         folder,
                         _lock: lock,
-                    });
+                    };
+                    // What a dead job of this id left is not ours to build on.
+                    staged.clear()?;
+                    return Ok(staged);
                 }
                 // A reaper has the lock, or a job lives there.
                 Ok(None) => {}
@@ -118,7 +118,11 @@ impl StagingFolder {
                         error.kind(),
                         io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists
                     ) => {}
-                Err(error) => return Err(failed(error)),
+                Err(error) => {
+                    // A disk that ran full between folder and lock. Somebody else's folder is not empty, or made again.
+                    let _ = fs::remove_dir(&folder);
+                    return Err(failed(error));
+                }
             }
             if Instant::now() >= deadline {
                 return Err(StageError::InUse {

@@ -80,6 +80,8 @@ pub struct Brought {
     pub fell_back: Option<String>,
     /// How long downloading took.
     pub downloading: Duration,
+    /// How long it took until everything was unpacked and hashed, but not yet tried.
+    pub unpacking: Duration,
     /// How long all of it took.
     pub staging: Duration,
 }
@@ -169,6 +171,7 @@ async fn fill(
             None,
         ),
     };
+    let unpacking = begun.elapsed();
     work.validate(&staged, poured.unpacked.clone()).await?;
     let used = poured.archive.file_name().map(ToOwned::to_owned);
     forget_others(order.home, |name| used.as_deref() == Some(name));
@@ -189,6 +192,7 @@ async fn fill(
         delta_from: delta.map(|delta| delta.from),
         fell_back,
         downloading: poured.downloaded.saturating_duration_since(begun),
+        unpacking,
         staging: begun.elapsed(),
     })
 }
@@ -349,11 +353,17 @@ fn forget_others(home: &Home, keep: impl Fn(&std::ffi::OsStr) -> bool) {
     };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let is_part = Path::new(&name)
+        let name = Path::new(&name);
+        // Beside a part that broke off lies the tag of what it is a part of.
+        let part = match name.extension() {
+            Some(extension) if extension == "tag" => name.with_extension(""),
+            _ => name.to_owned(),
+        };
+        let is_part = part
             .extension()
             .is_some_and(|extension| extension == "part");
         if is_part
-            && !keep(&name)
+            && !keep(part.as_os_str())
             && let Err(error) = std::fs::remove_file(entry.path())
         {
             note(&format!(

@@ -24,6 +24,9 @@ pub const WITHIN_A_RUN: Backoff = Backoff {
     most: Duration::from_secs(5),
 };
 
+/// For so long a run waits because a server asked it to.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Between runs that fail: one is not held back long, many in a row ask once in a while.
 const BETWEEN_RUNS: Backoff = Backoff {
     tries: u32::MAX,
@@ -61,8 +64,12 @@ pub async fn retrying<T, E: Report>(
             Err(error) => error,
         };
         failures += 1;
+        let asked = error.retry_after().unwrap_or_default();
         match backoff.wait(failures, luck()) {
-            Some(wait) if error.retry() => tokio::time::sleep(wait).await,
+            // Who asks for a short while gets it. A longer one is the next run's.
+            Some(wait) if error.retry() && asked <= PATIENCE => {
+                tokio::time::sleep(wait.max(asked)).await;
+            }
             _ => return Err(Failure::from(&error as &dyn Report)),
         }
     }

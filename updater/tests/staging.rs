@@ -354,3 +354,82 @@ async fn a_download_that_is_there_whole_is_read_from_the_disk() {
     assert_eq!(again.fetched, 0);
     world.publish(again);
 }
+
+/// A small file system over a home, gone when dropped.
+struct Small(PathBuf);
+
+impl Small {
+    fn mount(at: &std::path::Path) -> Small {
+        run(
+            "mount",
+            &[
+                "-t",
+                "tmpfs",
+                "-o",
+                "size=600m",
+                "none",
+                at.to_str().unwrap(),
+            ],
+        );
+        Small(at.to_owned())
+    }
+
+    /// So many more files can be made.
+    fn leave(&self, files: u64) {
+        let said = rustix::fs::statvfs(&self.0).unwrap();
+        let option = format!("remount,nr_inodes={}", said.f_files - said.f_ffree + files);
+        run("mount", &["-o", &option, self.0.to_str().unwrap()]);
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+fn run(program: &str, arguments: &[&str]) {
+    let ended = Command::new(program).args(arguments).status().unwrap();
+    assert!(ended.success(), "{program} {arguments:?}");
+}
+
+#[tokio::test]
+#[ignore = "needs root: it mounts a small file system"]
+async fn a_disk_that_runs_full_at_any_point_is_told_by_its_name_and_recovers() {
+    let (mut world, release, downloader) = World::new().await;
+    // The same home, on a file system that can be made to run out of files, which is the same error as of bytes.
+    let at = world.folder.path().join("small");
+    fs::create_dir(&at).unwrap();
+    let small = Small::mount(&at);
+    let old = std::mem::replace(&mut world.home, Home::at(at.join("home")));
+    run(
+        "cp",
+        &[
+            "-a",
+            old.root().to_str().unwrap(),
+            world.home.root().to_str().unwrap(),
+        ],
+    );
+    let mut refused = 0;
+    loop {
+        small.leave(refused);
+        match world.bring(&release, &downloader, &[], 0).await {
+            Ok(brought) => {
+                small.leave(1_000);
+                world.publish(brought);
+                break;
+            }
+            Err(failure) => {
+                assert_eq!(failure.code, "NO_SPACE", "{refused} more files: {failure}");
+                assert_eq!((failure.exit, failure.retry), (Exit::Failed, true));
+                assert!(failure.message.contains(at.to_str().unwrap()), "{failure}");
+                assert!(failure.message.contains("takes about"), "{failure}");
+                assert!(world.nothing_staged(), "{refused} more files");
+                refused += 1;
+                assert!(refused < 50);
+            }
+        }
+    }
+    // Folders of staging and job, lock, package, manifest, two folders and two files, the download.
+    assert!(refused >= 8, "{refused}");
+}

@@ -3,7 +3,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use control::types::{Place, Probation, Rolling, Status};
-use staging::{package, selection, update_state};
+use staging::{journal, package, selection, update_state};
 
 use crate::clock::Moment;
 
@@ -47,11 +47,29 @@ impl Supervisor {
                 "knownBad": state.known_bad.values().map(|bad| &bad.version).collect::<Vec<_>>(),
                 "lastCheck": state.last_check,
                 "nextAttempt": state.next_attempt,
+                "holdUntil": state.held(staging::clock::now()),
+                "refused": state.refused,
+                "fleetLock": state.fleet_lock,
+                "lastJob": self.last_job(),
             }),
             handover: self.handover.record().cloned(),
             budget: serde_json::json!({}),
             telemetry: serde_json::json!({}),
         }
+    }
+
+    /// The updater's last job; one that was cut short says so, before any later one has noted it.
+    fn last_job(&self) -> Option<serde_json::Value> {
+        let job = journal::latest(&self.home).ok().flatten()?.as_it_is();
+        Some(serde_json::json!({
+            "job": job.job,
+            "state": job.state,
+            "step": job.step,
+            "version": job.version,
+            "cause": job.cause,
+            "startedAt": job.started_at,
+            "updatedAt": job.updated_at,
+        }))
     }
 
     pub(super) fn rolling(&self) -> Rolling {

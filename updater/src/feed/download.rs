@@ -1,23 +1,22 @@
 //! Archives, streamed to disk while they are counted and hashed, and resumed where an earlier run was stopped.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rustix::fs::OFlags;
-use staging::digest::Hasher;
 use tokio::sync::mpsc;
 
-use super::transport::{Answer, Body, Client};
+use super::mirrors::Mirrors;
+use super::part::Part;
+use super::transport::{Answer, Body, Client, From};
 use super::{FeedError, Wanted};
 
 /// Streams the archives of one feed. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Downloader {
     client: Client,
+    mirrors: Arc<Mirrors>,
 }
 
 /// How far a download is.
@@ -41,13 +40,14 @@ pub struct Downloaded {
 }
 
 impl Downloader {
-    pub(super) fn new(client: Client) -> Self {
-        Self { client }
+    pub(super) fn new(client: Client, mirrors: Arc<Mirrors>) -> Self {
+        Self { client, mirrors }
     }
 
     /// Brings `wanted` to `<folder>/<sha256>.part`, calling `progress` as bytes reach the disk. All of its bytes go into `blocks`
     /// too, from the first on, those first that an earlier run left; when it is full, the transfer waits, and when nobody
-    /// receives any more, it goes on without.
+    /// receives any more, it goes on without. A copy of the feed that fails is left for the next one, which goes on where it
+    /// stopped.
     ///
     /// Whoever drops the future stops the transfer; what came so far stays, and the next call goes on from there if the server
     /// can. A whole file of the right digest is not brought again. One read may bring nothing for at most `inactivity`; further
@@ -55,7 +55,8 @@ impl Downloader {
     ///
     /// # Errors
     /// [`FeedError::ArchiveLength`] and [`FeedError::ArchiveDigest`] (the file is removed, unless the transfer merely broke off),
-    /// [`FeedError::ArchiveMissing`], [`FeedError::Store`], and what the feed answers.
+    /// [`FeedError::ArchiveMissing`], [`FeedError::Store`], and what the feed answers. One that says it may be retried is,
+    /// with new `blocks`.
     pub async fn download(
         &self,
         wanted: &Wanted,
@@ -64,120 +65,238 @@ impl Downloader {
         progress: &mut (dyn FnMut(Progress) + Send),
         blocks: Option<mpsc::Sender<Bytes>>,
     ) -> Result<Downloaded, FeedError> {
-        let downloaded = self.bring(wanted, folder, inactivity, progress).await?;
-        if let Some(blocks) = blocks {
-            let failed = |e| FeedError::store("read", &downloaded.path, e);
-            let mut file = File::open(&downloaded.path).map_err(failed)?;
-            let mut block = vec![0; 128 * 1024];
-            loop {
-                let count = file.read(&mut block).map_err(failed)?;
-                let block = Bytes::copy_from_slice(&block[..count]);
-                if count == 0 || blocks.send(block).await.is_err() {
-                    break;
-                }
+        let alone = blocks.is_none();
+        let outcome = self
+            .attempt(wanted, folder, inactivity, progress, blocks)
+            .await;
+        match outcome {
+            // Nobody has seen the wrong bytes: once more, from nothing.
+            Err(FeedError::ArchiveDigest { again: true, .. }) if alone => {
+                self.attempt(wanted, folder, inactivity, progress, None)
+                    .await
             }
+            outcome => outcome,
         }
-        Ok(downloaded)
     }
 
-    async fn bring(
+    async fn attempt(
         &self,
         wanted: &Wanted,
         folder: &Path,
         inactivity: Duration,
         progress: &mut (dyn FnMut(Progress) + Send),
+        blocks: Option<mpsc::Sender<Bytes>>,
     ) -> Result<Downloaded, FeedError> {
         let path = folder.join(format!("{}.part", wanted.sha256));
-        let mut part = Part::resume(path.clone(), wanted.length).await?;
-        let resumed = part.length;
-        match self.complete(&mut part, wanted, inactivity, progress).await {
-            // What an earlier run left was not what it seemed. Once more, from nothing.
-            Err(FeedError::ArchiveDigest { .. }) if part.resumed > 0 => {
-                let mut part = Part::resume(path, wanted.length).await?;
-                self.complete(&mut part, wanted, inactivity, progress)
-                    .await?;
-                Ok(part.downloaded(0))
-            }
-            outcome => outcome.map(|()| part.downloaded(resumed)),
+        let mut part = Part::resume(path, wanted.length).await?;
+        if part.length == wanted.length && part.digest() != wanted.sha256 {
+            // What an earlier run left was not what it seemed, and nobody has seen it yet.
+            part.restart()?;
         }
+        let mut transfer = Transfer {
+            resumed: part.length,
+            part,
+            wanted,
+            inactivity,
+            progress,
+            blocks: Blocks {
+                receiver: blocks,
+                sent: 0,
+            },
+        };
+        transfer.report();
+        self.fill(&mut transfer).await?;
+        let resumed = transfer.resumed;
+        Ok(transfer.part.downloaded(resumed))
     }
 
-    async fn complete(
-        &self,
-        part: &mut Part,
-        wanted: &Wanted,
-        inactivity: Duration,
-        progress: &mut (dyn FnMut(Progress) + Send),
-    ) -> Result<(), FeedError> {
-        let mut report = |part: &Part| {
-            progress(Progress {
-                received: part.length,
-                total: wanted.length,
-            });
+    /// Fills the part from one copy of the feed after another, and judges it.
+    async fn fill(&self, transfer: &mut Transfer<'_>) -> Result<(), FeedError> {
+        let mut contributed = Vec::new();
+        let mut worst: Option<FeedError> = None;
+        for site in self.mirrors.order() {
+            let before = transfer.part.length;
+            let outcome = transfer.from(&self.client.on(site)).await;
+            if transfer.part.length != before {
+                contributed.push(site);
+            }
+            match outcome {
+                Ok(()) => {
+                    worst = None;
+                    break;
+                }
+                Err(error) if error.is_of_site() => {
+                    self.mirrors.failed(site);
+                    // A person looks after the feed; a mirror's trouble tells them less.
+                    if site == 0 || worst.is_none() {
+                        worst = Some(error);
+                    }
+                }
+                Err(error) => {
+                    worst = Some(error);
+                    break;
+                }
+            }
+        }
+        let judged = match worst {
+            Some(error) => Err(error),
+            None => transfer.judge(self.client.locations().len() > 1),
         };
-        report(part);
-        if part.length < wanted.length {
-            let mut body = self.ask(part, wanted, inactivity).await?;
-            while let Some(block) = within(inactivity, wanted, body.next()).await? {
-                if part.length + block.len() as u64 > wanted.length {
-                    let actual = part.length + block.len() as u64;
-                    part.remove()?;
+        if matches!(judged, Err(FeedError::ArchiveDigest { .. })) {
+            contributed
+                .iter()
+                .for_each(|site| self.mirrors.failed(*site));
+        }
+        self.mirrors.save();
+        judged
+    }
+}
+
+/// One file on its way.
+struct Transfer<'a> {
+    part: Part,
+    /// Bytes that were there before.
+    resumed: u64,
+    wanted: &'a Wanted,
+    inactivity: Duration,
+    progress: &'a mut (dyn FnMut(Progress) + Send),
+    blocks: Blocks,
+}
+
+/// Who else gets the bytes.
+struct Blocks {
+    receiver: Option<mpsc::Sender<Bytes>>,
+    /// Bytes sent so far.
+    sent: u64,
+}
+
+impl Blocks {
+    async fn send(&mut self, block: Bytes) {
+        self.sent += block.len() as u64;
+        if let Some(receiver) = &self.receiver
+            && receiver.send(block).await.is_err()
+        {
+            // Whose fault that is, the digest decides: so the rest is brought all the same.
+            self.receiver = None;
+        }
+    }
+}
+
+impl Transfer<'_> {
+    fn report(&mut self) {
+        (self.progress)(Progress {
+            received: self.part.length,
+            total: self.wanted.length,
+        });
+    }
+
+    /// Brings what is missing from one copy of the feed.
+    async fn from(&mut self, client: &Client) -> Result<(), FeedError> {
+        if self.part.length < self.wanted.length {
+            let (mut body, mut skip) = self.ask(client).await?;
+            self.read_back().await?;
+            while let Some(mut block) = within(self.inactivity, self.wanted, body.next()).await? {
+                let known = usize::try_from(skip).map_or(block.len(), |skip| skip.min(block.len()));
+                skip -= known as u64;
+                block = block.slice(known..);
+                if self.part.length + block.len() as u64 > self.wanted.length {
+                    let actual = self.part.length + block.len() as u64;
+                    self.part.remove()?;
                     return Err(wrong_length(
-                        wanted,
+                        self.wanted,
                         actual,
                         "; the transfer was cut, and what came is removed",
                     ));
                 }
-                part.append(&block)?;
-                report(part);
+                self.part.append(&block)?;
+                self.report();
+                self.blocks.send(block).await;
             }
         }
-        if part.length < wanted.length {
+        self.read_back().await?;
+        if self.part.length < self.wanted.length {
             return Err(FeedError::ArchiveLength {
-                archive: wanted.name.clone(),
-                expected: wanted.length,
-                actual: part.length,
+                archive: self.wanted.name.clone(),
+                expected: self.wanted.length,
+                actual: self.part.length,
                 then: "; the transfer ended early, what came is kept for resuming",
                 broke_off: true,
-            });
-        }
-        let actual = part.digest();
-        if actual != wanted.sha256 {
-            part.remove()?;
-            return Err(FeedError::ArchiveDigest {
-                archive: wanted.name.clone(),
-                expected: wanted.sha256.clone(),
-                actual,
             });
         }
         Ok(())
     }
 
-    /// Asks for what is missing. A server that sends all of it makes the part start anew.
-    async fn ask(
-        &self,
-        part: &mut Part,
-        wanted: &Wanted,
-        inactivity: Duration,
-    ) -> Result<Body, FeedError> {
-        let at = self.client.location().target(&wanted.path)?;
-        match within(inactivity, wanted, self.client.get(&at, part.length)).await? {
+    /// Asks for what is missing. A server that sends all of it makes the part start anew, unless somebody has its start
+    /// already: then so many bytes of the answer are known.
+    async fn ask(&mut self, client: &Client) -> Result<(Body, u64), FeedError> {
+        let at = client.location().target(&self.wanted.path)?;
+        let tag = self.part.tag(&at.to_string());
+        let from = From {
+            byte: self.part.length,
+            total: Some(self.wanted.length),
+            tag: tag.as_deref(),
+        };
+        match within(self.inactivity, self.wanted, client.get(&at, from)).await? {
             Answer::Absent => Err(FeedError::ArchiveMissing {
-                archive: wanted.name.clone(),
+                archive: self.wanted.name.clone(),
             }),
-            Answer::Content { from, length, body } => {
+            Answer::Content {
+                from,
+                length,
+                tag,
+                body,
+            } => {
                 if let Some(actual) = length.map(|length| from + length)
-                    && actual != wanted.length
+                    && actual != self.wanted.length
                 {
-                    part.remove()?;
-                    return Err(wrong_length(wanted, actual, "; nothing was downloaded"));
+                    // Another file than was signed for. What is there may be the start of the right one.
+                    if self.blocks.sent == 0 && from == self.part.length {
+                        self.part.remove()?;
+                    }
+                    return Err(wrong_length(
+                        self.wanted,
+                        actual,
+                        "; nothing was downloaded",
+                    ));
                 }
-                if from != part.length {
-                    part.restart()?;
+                let mut skip = 0;
+                if from != self.part.length {
+                    if self.blocks.sent == 0 {
+                        self.part.restart()?;
+                        self.resumed = 0;
+                    } else {
+                        skip = self.part.length;
+                    }
                 }
-                Ok(body)
+                self.part.keep_tag(&at.to_string(), tag.as_deref());
+                Ok((body, skip))
             }
         }
+    }
+
+    /// Sends what is on disk and was not sent yet.
+    async fn read_back(&mut self) -> Result<(), FeedError> {
+        while self.blocks.receiver.is_some() && self.blocks.sent < self.part.length {
+            let block = self.part.read_at(self.blocks.sent)?;
+            self.blocks.send(block).await;
+        }
+        Ok(())
+    }
+
+    /// Whether what came is what was signed for; what is not is removed.
+    fn judge(&mut self, others: bool) -> Result<(), FeedError> {
+        let actual = self.part.digest();
+        if actual == self.wanted.sha256 {
+            self.part.forget_tag();
+            return Ok(());
+        }
+        self.part.remove()?;
+        Err(FeedError::ArchiveDigest {
+            archive: self.wanted.name.clone(),
+            expected: self.wanted.sha256.clone(),
+            actual,
+            again: self.part.resumed > 0 || others,
+        })
     }
 }
 
@@ -203,95 +322,5 @@ fn wrong_length(wanted: &Wanted, actual: u64, then: &'static str) -> FeedError {
         actual,
         then,
         broke_off: false,
-    }
-}
-
-/// The file of a download, and the digest of what is in it. Blocks are small and go to the page cache, so they are written
-/// where they arrive.
-struct Part {
-    path: PathBuf,
-    file: File,
-    hasher: Hasher,
-    /// Bytes in the file.
-    length: u64,
-    /// Of those, bytes that were there before.
-    resumed: u64,
-}
-
-impl Part {
-    /// Opens the file and hashes what an earlier run left in it, if that can be the start of `total` bytes.
-    async fn resume(path: PathBuf, total: u64) -> Result<Self, FeedError> {
-        let failed = path.clone();
-        let opened = tokio::task::spawn_blocking(move || Self::open(path, total)).await;
-        opened
-            .unwrap_or_else(|stopped| Err(io::Error::other(stopped)))
-            .map_err(|e| FeedError::store("write", failed, e))
-    }
-
-    fn open(path: PathBuf, total: u64) -> io::Result<Self> {
-        let mut file = OpenOptions::new()
-            .create(true)
-            .read(true)
-            .append(true)
-            .mode(0o600)
-            .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
-            .open(&path)?;
-        if file.metadata()?.len() > total {
-            file.set_len(0)?;
-        }
-        let (mut hasher, mut length) = (Hasher::new(), 0);
-        let mut block = vec![0; 128 * 1024];
-        loop {
-            match file.read(&mut block)? {
-                0 => break,
-                count => {
-                    hasher.update(&block[..count]);
-                    length += count as u64;
-                }
-            }
-        }
-        Ok(Self {
-            path,
-            file,
-            hasher,
-            length,
-            resumed: length,
-        })
-    }
-
-    fn append(&mut self, block: &[u8]) -> Result<(), FeedError> {
-        self.file.write_all(block).map_err(|e| self.failed(e))?;
-        self.hasher.update(block);
-        self.length += block.len() as u64;
-        Ok(())
-    }
-
-    fn restart(&mut self) -> Result<(), FeedError> {
-        self.file.set_len(0).map_err(|e| self.failed(e))?;
-        self.hasher = Hasher::new();
-        self.length = 0;
-        self.resumed = 0;
-        Ok(())
-    }
-
-    fn remove(&mut self) -> Result<(), FeedError> {
-        std::fs::remove_file(&self.path).map_err(|e| self.failed(e))
-    }
-
-    fn digest(&self) -> String {
-        self.hasher.clone().finish()
-    }
-
-    fn downloaded(self, resumed: u64) -> Downloaded {
-        let resumed = resumed.min(self.resumed);
-        Downloaded {
-            resumed,
-            fetched: self.length - resumed,
-            path: self.path,
-        }
-    }
-
-    fn failed(&self, source: io::Error) -> FeedError {
-        FeedError::store("write", &self.path, source)
     }
 }

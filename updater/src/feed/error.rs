@@ -139,6 +139,14 @@ pub enum FeedError {
         /// What was asked for, without credentials.
         url: String,
     },
+    /// Bytes that somebody on the way has packed.
+    #[error(
+        "{url} came with a Content-Encoding: its digest is of the bytes as published; have the server or the proxy on the way send files as they are"
+    )]
+    Encoded {
+        /// What was asked for, without credentials.
+        url: String,
+    },
     /// More bytes than such a file may have.
     #[error("{url} is larger than the {limit} bytes allowed for it; is this the feed's URL?")]
     Oversized {
@@ -283,10 +291,31 @@ pub enum FeedError {
         expected: String,
         /// The digest found.
         actual: String,
+        /// Whether other bytes may come next time: an earlier run's were among these, or another copy of the feed is there.
+        again: bool,
     },
 }
 
 impl FeedError {
+    /// Whether another copy of the feed may do better: everything but what this host's own disk or configuration says.
+    pub(super) fn is_of_site(&self) -> bool {
+        !matches!(
+            self,
+            Self::Url { .. }
+                | Self::Client { .. }
+                | Self::Certificates { .. }
+                | Self::RootMissing { .. }
+                | Self::RootUnreadable { .. }
+                | Self::RootMismatch { .. }
+                | Self::RootInvalid { .. }
+                | Self::RootAlreadyPinned { .. }
+                | Self::NotRefreshed
+                | Self::Floors(_)
+                | Self::CacheUnreadable { .. }
+                | Self::ChannelName { .. }
+        ) && !matches!(self, Self::Store { action, .. } if *action != "read")
+    }
+
     /// How long the server asked to wait before it is asked again: at most a day.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -376,12 +405,17 @@ impl From<TransportError> for FeedError {
     fn from(error: TransportError) -> Self {
         match error {
             TransportError::Unreachable { url, reason } => Self::Unreachable { url, reason },
-            TransportError::Status { url, status } => Self::Status {
+            TransportError::Status {
+                url,
+                status,
+                retry_after,
+            } => Self::Status {
                 url,
                 status,
                 advice: advice(status),
-                retry_after: None,
+                retry_after,
             },
+            TransportError::Encoded { url } => Self::Encoded { url },
             TransportError::WebPage { url } => Self::WebPage { url },
             TransportError::Oversized { url, limit } => Self::Oversized { url, limit },
             TransportError::File { path, source } => Self::Store {
@@ -413,6 +447,7 @@ impl Report for FeedError {
             Self::WebPage { .. } | Self::Oversized { .. } | Self::Malformed { .. } => {
                 "FEED_MALFORMED"
             }
+            Self::Encoded { .. } => "FEED_ENCODED",
             Self::Signature { .. } => "FEED_SIGNATURE",
             Self::Rollback { .. } => "FEED_ROLLBACK",
             Self::Expired { .. } => "FEED_EXPIRED",
@@ -454,6 +489,7 @@ impl Report for FeedError {
             Self::Missing { name, .. } => name != "timestamp.json",
             Self::Status { status, .. } => transient(*status),
             Self::ArchiveLength { broke_off, .. } => *broke_off,
+            Self::ArchiveDigest { again, .. } => *again,
             _ => false,
         }
     }

@@ -8,9 +8,12 @@ mod download;
 mod error;
 mod floors;
 mod location;
+mod mirrors;
+mod part;
 mod pin;
 mod release;
 mod store;
+mod tls;
 mod transport;
 mod verify;
 
@@ -24,6 +27,7 @@ pub use pin::{RootSource, pin_root};
 pub use release::{ArchiveCustom, Delta, Ramp, Release, Wanted};
 pub use verify::Cached;
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +38,7 @@ use staging::home::Home;
 use staging::version::PackageVersion;
 
 use floors::{Floors, Seen};
+use mirrors::Mirrors;
 use release::Channel;
 use store::Store;
 use transport::{Client, MetadataTransport};
@@ -82,6 +87,7 @@ impl FeedSettings {
     /// # Errors
     /// [`FeedError::Certificates`] if there is nothing usable in it.
     pub fn with_ca_file(mut self, ca_file: Option<PathBuf>) -> Result<Self, FeedError> {
+        tls::certificates(ca_file.as_deref())?;
         self.ca_file = ca_file;
         Ok(self)
     }
@@ -100,10 +106,14 @@ impl FeedSettings {
 /// A feed, trusted as far as its pinned root vouches for it.
 #[derive(Debug)]
 pub struct Feed {
+    /// The copy of the feed that is asked.
     client: Client,
+    mirrors: Arc<Mirrors>,
     root: pin::PinnedRoot,
     store: Arc<Store>,
     floors: Floors,
+    /// The copies that were not asked yet since the last refresh began.
+    untried: VecDeque<usize>,
     /// Present after a refresh that succeeded.
     current: Option<(Updater, Timestamp)>,
 }
@@ -116,8 +126,11 @@ impl Feed {
     pub fn open(settings: &FeedSettings, home: &Home) -> Result<Self, FeedError> {
         let root = pin::PinnedRoot::read(home)?;
         let floors = Floors::read(home, &root)?;
+        let client = Client::new(settings)?;
         Ok(Self {
-            client: Client::new(settings)?,
+            mirrors: Arc::new(Mirrors::read(home, &client.locations())),
+            client,
+            untried: VecDeque::new(),
             store: Arc::new(Store::new(home.feed())),
             root,
             floors,
@@ -125,11 +138,53 @@ impl Feed {
         })
     }
 
-    /// Brings the metadata up to date with the feed as of `now`, and writes what was verified durably into the home.
+    /// Brings the metadata up to date with the feed as of `now`, and writes what was verified durably into the home. Copies
+    /// of the feed are asked in turn until one has metadata that this host believes.
     ///
     /// # Errors
-    /// [`FeedError`]; after one, what a host trusts is what it trusted before, or newer.
+    /// [`FeedError`], of the feed itself rather than of a mirror; after one, what a host trusts is what it trusted before,
+    /// or newer.
     pub async fn refresh(&mut self, now: Timestamp) -> Result<(), FeedError> {
+        self.untried = self.mirrors.order().into();
+        self.next_copy(now, None).await
+    }
+
+    /// Goes on to the next copy that can be believed. `failed` is why the current one is left.
+    async fn next_copy(
+        &mut self,
+        now: Timestamp,
+        failed: Option<FeedError>,
+    ) -> Result<(), FeedError> {
+        let mut worst = failed.map(|error| (self.client.site(), error));
+        if let Some((site, _)) = &worst {
+            self.mirrors.failed(*site);
+        }
+        let outcome = loop {
+            let Some(site) = self.untried.pop_front() else {
+                break Err(worst.map_or(FeedError::NotRefreshed, |(_, error)| error));
+            };
+            self.client = self.client.on(site);
+            match self.refresh_here(now).await {
+                Ok(()) => {
+                    self.mirrors.worked(site);
+                    self.mirrors.passed_over(self.untried.make_contiguous());
+                    break Ok(());
+                }
+                Err(error) if error.is_of_site() => {
+                    self.mirrors.failed(site);
+                    // A person looks after the feed; a mirror's trouble tells them less.
+                    if site == 0 || worst.is_none() {
+                        worst = Some((site, error));
+                    }
+                }
+                Err(error) => break Err(error),
+            }
+        };
+        self.mirrors.save();
+        outcome
+    }
+
+    async fn refresh_here(&mut self, now: Timestamp) -> Result<(), FeedError> {
         self.current = None;
         self.store.begin();
         let transport = MetadataTransport::new(self.client.clone());
@@ -156,15 +211,31 @@ impl Feed {
         channel: &str,
         target: &str,
     ) -> Result<Option<Release>, FeedError> {
+        loop {
+            let now = self.current.as_ref().ok_or(FeedError::NotRefreshed)?.1;
+            match self.release_here(channel, target).await {
+                // Metadata that are whole, and a file that is not: as of a copy that is being made.
+                Err(error) if error.is_of_site() && !self.untried.is_empty() => {
+                    self.next_copy(now, Some(error)).await?;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn release_here(
+        &mut self,
+        channel: &str,
+        target: &str,
+    ) -> Result<Option<Release>, FeedError> {
         let (updater, now) = self.current.as_mut().ok_or(FeedError::NotRefreshed)?;
         let channel = Channel::new(channel, target)?;
         let explain =
             |error| FeedError::from_tuf_target(error, channel.name(), self.client.location());
-        let Some(file) = updater
-            .get_target_info(channel.name(), *now)
-            .await
-            .map_err(explain)?
-        else {
+        let found = updater.get_target_info(channel.name(), *now).await;
+        let Some(file) = found.map_err(explain)? else {
+            // The role that would name it may have been read on the way.
+            self.store.commit()?;
             return Ok(None);
         };
         if file.length > CHANNEL_FILE_LIMIT {
@@ -254,7 +325,7 @@ impl Feed {
 
     /// Something that streams this feed's archives.
     pub fn downloader(&self) -> Downloader {
-        Downloader::new(self.client.clone())
+        Downloader::new(self.client.clone(), Arc::clone(&self.mirrors))
     }
 
     /// Verifies the cached metadata of `home` from its pinned root, without a network and whatever the time is: what `check

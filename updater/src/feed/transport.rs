@@ -7,19 +7,28 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use reqwest::header::{ACCEPT_ENCODING, CONTENT_RANGE, CONTENT_TYPE, RANGE};
+use jiff::Timestamp;
+use reqwest::header::{
+    ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE, ETAG, IF_RANGE, LAST_MODIFIED,
+    RANGE, RETRY_AFTER,
+};
 use reqwest::redirect::Policy;
 use reqwest::{Response, StatusCode};
 use sigstore_tuf::transport::FetchFuture;
 use sigstore_tuf::{Error as Tuf, Repository};
+use staging::clock;
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 
 use super::location::{Location, masked};
-use super::{FeedError, FeedSettings};
+use super::{FeedError, FeedSettings, tls};
 
 /// How many redirects are followed.
 const REDIRECTS: usize = 5;
+/// The longest tag that is kept.
+const MAX_TAG: usize = 256;
+/// The longest time for which a server is left alone because it asked for that.
+const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
 /// Bytes read from a local feed at a time.
 const BLOCK: usize = 128 * 1024;
 
@@ -29,7 +38,13 @@ pub(super) enum TransportError {
     #[error("{url}: {reason}")]
     Unreachable { url: String, reason: String },
     #[error("{url}: status {status}")]
-    Status { url: String, status: u16 },
+    Status {
+        url: String,
+        status: u16,
+        retry_after: Option<Duration>,
+    },
+    #[error("{url}: encoded")]
+    Encoded { url: String },
     #[error("{url}: a web page")]
     WebPage { url: String },
     #[error("{url}: larger than {limit} bytes")]
@@ -38,12 +53,19 @@ pub(super) enum TransportError {
     File { path: PathBuf, source: io::Error },
 }
 
-/// Asks a feed for files. Cheap to clone.
+/// Asks one copy of a feed for files: the feed itself, or one of its mirrors. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Client {
+    sites: Arc<[Site]>,
+    at: usize,
+    read_timeout: Duration,
+}
+
+/// A copy of the feed, and how it is reached.
+#[derive(Debug)]
+struct Site {
     location: Location,
     http: reqwest::Client,
-    read_timeout: Duration,
 }
 
 /// The answer to one request.
@@ -57,8 +79,21 @@ pub(super) enum Answer {
         from: u64,
         /// Bytes announced from there on.
         length: Option<u64>,
+        /// What names this state of the file, for asking for the rest of exactly this one later.
+        tag: Option<String>,
         body: Body,
     },
+}
+
+/// Where in a file to begin, and which state of it to go on with.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct From<'a> {
+    /// The first byte wanted.
+    pub(super) byte: u64,
+    /// The bytes of the whole file, if they are known.
+    pub(super) total: Option<u64>,
+    /// The tag that came with what is there already.
+    pub(super) tag: Option<&'a str>,
 }
 
 /// The bytes of an answer, block by block.
@@ -76,37 +111,71 @@ pub(super) enum Body {
 
 impl Client {
     pub(super) fn new(settings: &FeedSettings) -> Result<Self, FeedError> {
-        let location = settings.url.clone();
-        let http = http_client(settings).map_err(|e| FeedError::Client {
-            url: location.to_string(),
-            reason: cause(&e),
-        })?;
+        let certificates = tls::certificates(settings.ca_file.as_deref())?;
+        let sites = std::iter::once(&settings.url)
+            .chain(&settings.mirrors)
+            .map(|location| {
+                let http = http_client(settings, location, &certificates);
+                let http = http.map_err(|e| FeedError::Client {
+                    url: location.to_string(),
+                    reason: cause(&e),
+                })?;
+                Ok(Site {
+                    location: location.clone(),
+                    http,
+                })
+            })
+            .collect::<Result<_, FeedError>>()?;
         Ok(Self {
-            location,
-            http,
+            sites,
+            at: 0,
             read_timeout: settings.read_timeout,
         })
     }
 
-    pub(super) fn location(&self) -> &Location {
-        &self.location
+    /// Where all copies are: the feed itself, then its mirrors.
+    pub(super) fn locations(&self) -> Vec<&Location> {
+        self.sites.iter().map(|site| &site.location).collect()
     }
 
-    /// Asks for a file from byte `from` on; a server that cannot do that sends all of it.
-    pub(super) async fn get(&self, at: &Location, from: u64) -> Result<Answer, TransportError> {
+    /// The same feed at another copy.
+    pub(super) fn on(&self, site: usize) -> Self {
+        Self {
+            at: site.min(self.sites.len() - 1),
+            ..self.clone()
+        }
+    }
+
+    /// The number of the copy that is asked.
+    pub(super) fn site(&self) -> usize {
+        self.at
+    }
+
+    pub(super) fn location(&self) -> &Location {
+        &self.sites[self.at].location
+    }
+
+    /// Asks for a file from a byte on; a server that cannot do that sends all of it.
+    pub(super) async fn get(
+        &self,
+        at: &Location,
+        from: From<'_>,
+    ) -> Result<Answer, TransportError> {
         match at.path() {
-            Some(path) => open(path, from).await,
-            None => match self.request(at, from).await? {
-                Some(answer) => Ok(answer),
-                // It answered with another range than asked for, or none at all: all of it, then.
-                None => self
-                    .request(at, 0)
-                    .await?
-                    .ok_or_else(|| TransportError::Status {
-                        url: at.to_string(),
-                        status: StatusCode::PARTIAL_CONTENT.as_u16(),
+            Some(path) => open(path, from.byte).await,
+            None => {
+                match self.request(at, from).await? {
+                    Some(answer) => Ok(answer),
+                    // It answered with another range than asked for, or none at all: all of it, then.
+                    None => self.request(at, From::default()).await?.ok_or_else(|| {
+                        TransportError::Status {
+                            url: at.to_string(),
+                            status: StatusCode::PARTIAL_CONTENT.as_u16(),
+                            retry_after: None,
+                        }
                     }),
-            },
+                }
+            }
         }
     }
 
@@ -118,7 +187,7 @@ impl Client {
     ) -> Result<Option<Vec<u8>>, TransportError> {
         let Answer::Content {
             mut body, length, ..
-        } = self.get(at, 0).await?
+        } = self.get(at, From::default()).await?
         else {
             return Ok(None);
         };
@@ -147,23 +216,31 @@ impl Client {
     }
 
     /// One request; `None` if the range asked for is not what was answered.
-    async fn request(&self, at: &Location, from: u64) -> Result<Option<Answer>, TransportError> {
+    async fn request(
+        &self,
+        at: &Location,
+        from: From<'_>,
+    ) -> Result<Option<Answer>, TransportError> {
         let url = at.to_string();
-        let mut request = self
+        let mut request = self.sites[self.at]
             .http
             .get(at.url().clone())
             .header(ACCEPT_ENCODING, "identity");
-        if from > 0 {
-            request = request.header(RANGE, format!("bytes={from}-"));
+        if from.byte > 0 {
+            request = request.header(RANGE, format!("bytes={}-", from.byte));
+            // A file that is another one since comes whole, not as a piece that fits nothing.
+            if let Some(tag) = from.tag {
+                request = request.header(IF_RANGE, tag);
+            }
         }
         let response = request
             .send()
             .await
             .map_err(|e| unreachable(&url, self.read_timeout, &e))?;
-        let from = match response.status() {
+        let byte = match response.status() {
             StatusCode::OK => 0,
-            StatusCode::PARTIAL_CONTENT if from > 0 && range_start(&response) == Some(from) => from,
-            StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE if from > 0 => {
+            StatusCode::PARTIAL_CONTENT if from.byte > 0 && continues(&response, from) => from.byte,
+            StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE if from.byte > 0 => {
                 return Ok(None);
             }
             StatusCode::NOT_FOUND | StatusCode::GONE => return Ok(Some(Answer::Absent)),
@@ -171,15 +248,20 @@ impl Client {
                 return Err(TransportError::Status {
                     url: masked(response.url()),
                     status: status.as_u16(),
+                    retry_after: retry_after(&response, clock::now()),
                 });
             }
         };
         if is_page(&response) {
             return Err(TransportError::WebPage { url });
         }
+        if is_encoded(&response) {
+            return Err(TransportError::Encoded { url });
+        }
         Ok(Some(Answer::Content {
-            from,
+            from: byte,
             length: response.content_length(),
+            tag: tag(&response),
             body: Body::Http {
                 url,
                 response: Box::new(response),
@@ -242,11 +324,16 @@ async fn open(path: PathBuf, from: u64) -> Result<Answer, TransportError> {
     Ok(Answer::Content {
         from,
         length: Some(about.len() - from),
+        tag: None,
         body: Body::File { path, file },
     })
 }
 
-fn http_client(settings: &FeedSettings) -> reqwest::Result<reqwest::Client> {
+fn http_client(
+    settings: &FeedSettings,
+    location: &Location,
+    certificates: &[reqwest::Certificate],
+) -> reqwest::Result<reqwest::Client> {
     let builder = || {
         let builder = reqwest::Client::builder()
             .user_agent(concat!("rollproxy-updater/", env!("CARGO_PKG_VERSION")))
@@ -258,20 +345,22 @@ fn http_client(settings: &FeedSettings) -> reqwest::Result<reqwest::Client> {
             .no_brotli()
             .no_zstd()
             .no_deflate();
-        if settings.url.is_loopback() {
+        if location.is_loopback() {
             builder.no_proxy()
         } else {
             builder
         }
     };
-    match settings.url.url().scheme() {
-        "https" => builder().build(),
+    let only = |builder: reqwest::ClientBuilder| builder.tls_certs_only(certificates.to_vec());
+    let merged = |builder: reqwest::ClientBuilder| builder.tls_certs_merge(certificates.to_vec());
+    match location.url().scheme() {
+        "https" => merged(builder()).build(),
         // The machine's own certificates are read only where they can matter.
-        _ if settings.url.is_loopback() => builder().tls_certs_only([]).build(),
+        _ if location.is_loopback() => only(builder()).build(),
         // A plain feed works where no certificates are installed; a redirect to https then does not.
-        _ => builder()
+        _ => merged(builder())
             .build()
-            .or_else(|_| builder().tls_certs_only([]).build()),
+            .or_else(|_| only(builder()).build()),
     }
 }
 
@@ -291,15 +380,64 @@ fn redirects() -> Policy {
     })
 }
 
-fn range_start(response: &Response) -> Option<u64> {
-    let range = response.headers().get(CONTENT_RANGE)?.to_str().ok()?;
-    range
-        .strip_prefix("bytes ")?
-        .split_once('-')?
-        .0
-        .trim()
-        .parse()
-        .ok()
+/// Whether a partial answer goes on exactly where was asked, in a file of the length that was signed for.
+fn continues(response: &Response, from: From<'_>) -> bool {
+    let header = response.headers().get(CONTENT_RANGE);
+    let range = header.and_then(|range| range.to_str().ok());
+    range.and_then(content_range).is_some_and(|(start, total)| {
+        start == from.byte && total.is_none_or(|total| from.total.is_none_or(|all| all == total))
+    })
+}
+
+/// The first byte of `bytes 5-9/10`, and the length of the whole unless it is `*`.
+fn content_range(text: &str) -> Option<(u64, Option<u64>)> {
+    let (range, total) = text.strip_prefix("bytes ")?.split_once('/')?;
+    let start = range.split_once('-')?.0.trim().parse().ok()?;
+    let total = match total.trim() {
+        "*" => None,
+        total => Some(total.parse().ok()?),
+    };
+    Some((start, total))
+}
+
+/// What `If-Range` may be asked with: a strong tag, or else the date.
+fn tag(response: &Response) -> Option<String> {
+    let text = |name| response.headers().get(name)?.to_str().ok();
+    text(ETAG)
+        .filter(|tag| tag.starts_with('"'))
+        .or_else(|| text(LAST_MODIFIED))
+        .filter(|tag| tag.len() <= MAX_TAG)
+        .map(str::to_owned)
+}
+
+/// How long the server asks to be left alone, at most a day: seconds, or a date.
+fn retry_after(response: &Response, now: Timestamp) -> Option<Duration> {
+    let text = response.headers().get(RETRY_AFTER)?.to_str().ok()?;
+    wait_of(text, now)
+}
+
+fn wait_of(text: &str, now: Timestamp) -> Option<Duration> {
+    let text = text.trim();
+    let wait = match text.parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => {
+            let then = jiff::fmt::rfc2822::DateTimeParser::new()
+                .parse_timestamp(text)
+                .ok()?;
+            Duration::try_from(then.duration_since(now)).ok()?
+        }
+    };
+    Some(wait.min(LONGEST_WAIT))
+}
+
+fn is_encoded(response: &Response) -> bool {
+    let encoding = response.headers().get(CONTENT_ENCODING);
+    encoding.is_some_and(|encoding| {
+        !encoding
+            .as_bytes()
+            .trim_ascii()
+            .eq_ignore_ascii_case(b"identity")
+    })
 }
 
 fn is_page(response: &Response) -> bool {
@@ -381,7 +519,7 @@ impl MetadataTransport {
         self.trace.note(name);
         let at = self
             .client
-            .location
+            .location()
             .metadata(name)
             .map_err(|e| Tuf::transport_with_source("", e))?;
         match self.client.fetch(&at, limit).await {
@@ -396,7 +534,7 @@ impl MetadataTransport {
     async fn target(&self, path: &str, limit: u64) -> sigstore_tuf::Result<Option<Vec<u8>>> {
         let at = self
             .client
-            .location
+            .location()
             .target(path)
             .map_err(|e| Tuf::transport_with_source("", e))?;
         self.client
@@ -413,5 +551,47 @@ impl Repository for MetadataTransport {
 
     fn fetch_target<'a>(&'a self, path: &'a str, max_length: u64) -> FetchFuture<'a> {
         Box::pin(self.target(path, max_length))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_read_or_not_believed() {
+        for (text, read) in [
+            ("bytes 5-9/10", Some((5, Some(10)))),
+            ("bytes 5-9/*", Some((5, None))),
+            ("bytes */10", None),
+            ("items 5-9/10", None),
+            ("bytes 5-9", None),
+            ("bytes x-9/10", None),
+            ("bytes 5-9/ten", None),
+        ] {
+            assert_eq!(content_range(text), read, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_wait_is_seconds_or_a_date_and_never_longer_than_a_day() {
+        let now: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
+        for (text, seconds) in [
+            ("0", Some(0)),
+            (" 120 ", Some(120)),
+            ("99999999999", Some(86_400)),
+            ("Fri, 02 Jan 2026 03:05:05 GMT", Some(60)),
+            ("Fri, 02 Jan 2099 03:05:05 GMT", Some(86_400)),
+            // Long ago: at once, as if nothing had been asked for.
+            ("Thu, 01 Jan 2026 03:05:05 GMT", None),
+            ("soon", None),
+            ("-5", None),
+        ] {
+            assert_eq!(
+                wait_of(text, now).map(|wait| wait.as_secs()),
+                seconds,
+                "{text}"
+            );
+        }
     }
 }

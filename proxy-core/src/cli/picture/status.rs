@@ -233,9 +233,20 @@ fn packages(status: &Status) -> Vec<String> {
         true => String::new(),
         false => format!(", known bad {}", bad.join(" and ")),
     };
+    let held = match status.update["holdUntil"].as_str() {
+        Some(until) => format!(", updates held until {until}"),
+        None => String::new(),
+    };
+    let job = &status.update["lastJob"];
+    let interrupted = match (job["state"].as_str(), job["job"].as_str()) {
+        (Some("interrupted"), Some(name)) => {
+            format!(", job {name} was interrupted at {}", job["step"])
+        }
+        _ => String::new(),
+    };
     labelled(
         "packages",
-        &format!("selected {selected}, pending {pending}{bad}"),
+        &format!("selected {selected}, pending {pending}{bad}{held}{interrupted}"),
     )
 }
 

@@ -106,6 +106,7 @@ fn wrong_digest() -> FeedError {
         archive: "the archive".into(),
         expected: "00".repeat(32),
         actual: "11".repeat(32),
+        again: false,
     }
 }
 

@@ -26,13 +26,21 @@ async fn a_release_is_found_over_files_and_over_http() {
             None
         );
     }
-    // The second time there was nothing new: it asked for what cannot be known otherwise, and for nothing else.
+    // The second time there was nothing new: it asked for what cannot be known otherwise, and for the channel's role,
+    // which the client library keeps and does not read again.
     let asked: Vec<_> = server
         .seen()
         .into_iter()
         .map(|request| request.path)
         .collect();
-    assert_eq!(asked, ["/metadata/2.root.json", "/metadata/timestamp.json"]);
+    assert_eq!(
+        asked,
+        [
+            "/metadata/2.root.json",
+            "/metadata/timestamp.json",
+            "/metadata/1.channel-stable.json"
+        ]
+    );
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! The feed against the publisher, over files and over HTTP.
 
 mod archives;
+mod copies;
 mod metadata;
 mod python;
 mod roots;

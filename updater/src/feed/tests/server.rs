@@ -14,6 +14,7 @@ pub struct Request {
     /// The start of the range asked for.
     pub range: Option<u64>,
     pub authorization: Option<String>,
+    pub if_range: Option<String>,
 }
 
 /// What is answered.
@@ -148,6 +149,7 @@ fn parse(head: &str) -> Request {
                 .ok()
         }),
         authorization: header("authorization"),
+        if_range: header("if-range"),
     }
 }
 
