@@ -9,8 +9,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use publisher::{
-    Add, Binaries, Init, Place, Promote, PublishError, Refresh, Source, add, init, promote,
-    refresh, refresh_all,
+    Add, Binaries, Init, Place, Promote, PublishError, Refresh, Source, Validity, add, init,
+    promote, refresh, refresh_all,
 };
 use serde_json::Value;
 use support::{World, version};
@@ -385,4 +385,62 @@ fn two_publishers_at_once_lose_nothing() {
         .unwrap()
         .len();
     assert_eq!(targets, 4);
+}
+
+#[test]
+fn a_refresh_signs_what_expires_soon_where_its_keys_are_and_says_what_it_could_not() {
+    let world = World::released();
+    let cron = Place::new(&world.place.feed, world.folder.path().join("cron"));
+    fs::create_dir(&cron.keys).unwrap();
+    fs::copy(
+        world.place.keys.join("timestamp.pk8"),
+        cron.keys.join("timestamp.pk8"),
+    )
+    .unwrap();
+    let after = |days: i64| {
+        let now = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(24 * days);
+        Refresh {
+            validity: Validity { now, days: 7 },
+        }
+    };
+    let names = |all: &[publisher::Waiting]| -> Vec<String> {
+        all.iter().map(|waiting| waiting.role.clone()).collect()
+    };
+    // Long before: the timestamp only, whoever does it.
+    for place in [&cron, &world.place] {
+        let done = refresh(place, &after(1)).unwrap();
+        assert_eq!(done.signed, ["timestamp"]);
+        assert!(done.waiting.is_empty());
+    }
+    // Near the end of the others: said where their keys are not, done where they are.
+    let done = refresh(&cron, &after(65)).unwrap();
+    assert_eq!(done.signed, ["timestamp"]);
+    assert_eq!(
+        names(&done.waiting),
+        ["snapshot", "targets", "channel-stable"]
+    );
+    let done = refresh(&world.place, &after(65)).unwrap();
+    assert_eq!(
+        done.signed,
+        ["channel-stable", "targets", "snapshot", "timestamp"]
+    );
+    let held = |name: &str| {
+        let expires = world.metadata(name)["signed"]["expires"].clone();
+        let expires: jiff::Timestamp = expires.as_str().unwrap().parse().unwrap();
+        (expires.as_second() - after(65).validity.now.as_second() + 60) / 86_400
+    };
+    assert_eq!(held("timestamp.json"), 7);
+    assert_eq!(held(&format!("{}.targets.json", done.targets)), 90);
+    // Past their end: a timestamp alone helps nobody, so the command fails and cron tells somebody.
+    let before = world.everything();
+    let refused = refresh(&cron, &after(65 + 91)).unwrap_err();
+    assert!(
+        matches!(&refused, PublishError::ExpiredElsewhere { role, .. } if role == "snapshot"),
+        "{refused}"
+    );
+    assert_eq!(world.everything(), before);
+    refresh(&world.place, &after(65 + 91)).unwrap();
+    // The root expires, too, and is no matter of `refresh`.
+    let done = refresh_all(&world.place, &after(3640)).unwrap();
+    assert_eq!(names(&done.waiting), ["root"]);
 }

@@ -365,3 +365,17 @@ fn a_stolen_key_of_a_channel_is_worth_nothing_after_its_rotation() {
     );
     offers(&host, "1.1.0");
 }
+
+#[test]
+fn a_host_of_the_first_root_follows_however_many_there_were_since() {
+    let world = World::released();
+    let old = world.host("old");
+    offers(&old, "1.0.0");
+    // Two roots each: more than the 32 in a row that clients of this library follow by default.
+    for _ in 0..20 {
+        rotate(&world.place, &roles(&["timestamp"])).unwrap();
+    }
+    assert!(world.place.feed.join("metadata/41.root.json").exists());
+    offers(&old, "1.0.0");
+    offers(&world.host("new"), "1.0.0");
+}

@@ -352,5 +352,7 @@ impl Feed {
 fn limits() -> UpdaterConfig {
     let mut config = UpdaterConfig::default();
     config.target_max_length = CHANNEL_FILE_LIMIT;
+    // A rotation adds two roots, and a host may have pinned the first of a feed that is old.
+    config.max_root_rotations = 1024;
     config
 }
