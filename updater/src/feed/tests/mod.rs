@@ -1,8 +1,11 @@
 //! The feed against the publisher, over files and over HTTP.
 
 mod archives;
+mod conformance;
+mod delegations;
 mod metadata;
 mod python;
+mod repository;
 mod roots;
 mod server;
 
