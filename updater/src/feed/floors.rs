@@ -5,7 +5,7 @@
 //! floors start anew, as the TUF specification asks: that is how a publisher recovers from stolen keys that signed absurdly high
 //! versions.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -31,6 +31,9 @@ struct Versions {
     timestamp: u64,
     snapshot: u64,
     targets: u64,
+    /// Of the roles that `targets` delegates to.
+    #[serde(default)]
+    delegated: BTreeMap<String, u64>,
 }
 
 impl Document for Versions {
@@ -53,6 +56,8 @@ pub(super) struct Seen {
     timestamp: Option<u64>,
     snapshot: Option<u64>,
     targets: Option<u64>,
+    /// The delegated roles that the snapshot names; none if there is no snapshot.
+    delegated: Option<BTreeMap<String, u64>>,
 }
 
 impl Seen {
@@ -69,6 +74,14 @@ impl Seen {
             targets: trusted
                 .targets_role("targets")
                 .map(|targets| targets.version),
+            // The snapshot names the version of each, whether it was read or not.
+            delegated: trusted.snapshot().map(|snapshot| {
+                let roles = snapshot.meta.iter().filter_map(|(file, about)| {
+                    let role = file.strip_suffix(".json")?;
+                    (role != "targets").then(|| (role.to_owned(), about.version))
+                });
+                roles.collect()
+            }),
         }
     }
 }
@@ -87,6 +100,7 @@ impl Floors {
                 timestamp: 0,
                 snapshot: 0,
                 targets: 0,
+                delegated: BTreeMap::new(),
             });
         Ok(Self { path, versions })
     }
@@ -99,7 +113,18 @@ impl Floors {
         }
         refuse_older("timestamp", self.versions.timestamp, seen.timestamp)?;
         refuse_older("snapshot", self.versions.snapshot, seen.snapshot)?;
-        refuse_older("targets", self.versions.targets, seen.targets)
+        refuse_older("targets", self.versions.targets, seen.targets)?;
+        let Some(delegated) = &seen.delegated else {
+            return Ok(());
+        };
+        // One that is gone went back too: a snapshot never loses a role.
+        self.versions
+            .delegated
+            .iter()
+            .try_for_each(|(role, floor)| {
+                let seen = delegated.get(role).copied().unwrap_or(0);
+                refuse_older(role, *floor, Some(seen))
+            })
     }
 
     /// Remembers what was seen, durably; writes nothing if it is nothing new.
@@ -119,6 +144,15 @@ fn raised(floors: &Versions, seen: &Seen) -> Versions {
         let seen = seen.unwrap_or(0);
         if anew { seen } else { floor.max(seen) }
     };
+    let mut delegated = if anew {
+        BTreeMap::new()
+    } else {
+        floors.delegated.clone()
+    };
+    for (role, version) in seen.delegated.iter().flatten() {
+        let floor = delegated.entry(role.clone()).or_default();
+        *floor = (*floor).max(*version);
+    }
     Versions {
         schema: floors.schema,
         pinned_root: floors.pinned_root.clone(),
@@ -127,13 +161,19 @@ fn raised(floors: &Versions, seen: &Seen) -> Versions {
         timestamp: above(floors.timestamp, seen.timestamp),
         snapshot: above(floors.snapshot, seen.snapshot),
         targets: above(floors.targets, seen.targets),
+        delegated,
     }
 }
 
 fn refuse_older(role: &str, floor: u64, seen: Option<u64>) -> Result<(), FeedError> {
     match seen {
         Some(seen) if seen < floor => Err(FeedError::Rollback {
-            role: role.to_owned(),
+            // A delegated role's name is the publisher's; all others are plain.
+            role: role
+                .chars()
+                .filter(|c| c.is_ascii_alphanumeric() || "._-".contains(*c))
+                .take(64)
+                .collect(),
             trusted: floor,
             offered: seen,
         }),
@@ -152,6 +192,7 @@ mod tests {
             timestamp: Some(rest),
             snapshot: Some(rest),
             targets: Some(rest),
+            delegated: Some(BTreeMap::from([("channel-stable".to_owned(), rest)])),
         }
     }
 
@@ -164,6 +205,7 @@ mod tests {
             timestamp: 0,
             snapshot: 0,
             targets: 0,
+            delegated: BTreeMap::new(),
         };
         let mut floors = Floors {
             path: folder.path().join(FILE),
@@ -210,5 +252,48 @@ mod tests {
             floors.judge(&seen("stolen", 1, 1_000_001)),
             Err(FeedError::Rollback { offered: 1, .. })
         ));
+    }
+
+    #[test]
+    fn a_delegated_role_neither_goes_back_nor_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut floors = floors(&folder, &seen("k", 1, 5));
+        let of = |version: Option<u64>| {
+            let role = version.map(|version| ("channel-stable".to_owned(), version));
+            Seen {
+                delegated: Some(role.into_iter().collect()),
+                ..seen("k", 1, 6)
+            }
+        };
+        for back in [Some(4), None] {
+            let error = floors.judge(&of(back)).unwrap_err();
+            assert!(
+                matches!(&error, FeedError::Rollback { role, trusted: 5, .. } if role == "channel-stable"),
+                "{error}"
+            );
+        }
+        floors.judge(&of(Some(5))).unwrap();
+        // Without a snapshot nothing is known of them, and nothing is forgotten.
+        let half = Seen {
+            delegated: None,
+            ..seen("k", 1, 6)
+        };
+        floors.judge(&half).unwrap();
+        floors.raise(&half).unwrap();
+        assert_eq!(floors.versions.delegated["channel-stable"], 5);
+        // Other keys: anew, as all the rest.
+        floors
+            .judge(&Seen {
+                delegated: Some(BTreeMap::new()),
+                ..seen("new", 2, 1)
+            })
+            .unwrap();
+    }
+
+    #[test]
+    fn floors_written_before_there_were_channel_roles_are_read() {
+        let old = r#"{"schema":1,"pinnedRoot":"r","keys":["k"],"root":1,"timestamp":5,"snapshot":5,"targets":5}"#;
+        let versions: Versions = serde_json::from_str(old).unwrap();
+        assert!(versions.delegated.is_empty());
     }
 }

@@ -4,6 +4,7 @@
 //! offers, and [`Feed::downloader`] streams the archive. Trust comes from the pinned root alone: neither the server, nor what
 //! lies between, nor the cache in the home can make a host take anything else. [`Feed::cached`] reads the cache without a network.
 
+mod belief;
 mod download;
 mod error;
 mod floors;
@@ -229,7 +230,7 @@ impl Feed {
         target: &str,
     ) -> Result<Option<Release>, FeedError> {
         let (updater, now) = self.current.as_mut().ok_or(FeedError::NotRefreshed)?;
-        let channel = Channel::new(channel, target)?;
+        let (role, channel) = (channel, Channel::new(channel, target)?);
         let explain =
             |error| FeedError::from_tuf_target(error, channel.name(), self.client.location());
         let found = updater.get_target_info(channel.name(), *now).await;
@@ -238,6 +239,9 @@ impl Feed {
             self.store.commit()?;
             return Ok(None);
         };
+        if !belief::of_channel(updater.trusted(), role, channel.name(), &file, *now) {
+            return Err(channel.malformed("it is signed by a role that may not speak of it"));
+        }
         if file.length > CHANNEL_FILE_LIMIT {
             return Err(channel.malformed("it is larger than 64 KiB"));
         }
@@ -254,9 +258,11 @@ impl Feed {
             .get_target_info(&offer.archive, *now)
             .await
             .map_err(explain)?;
-        let archive = archive.ok_or_else(|| FeedError::ArchiveMissing {
-            archive: offer.archive.clone(),
-        })?;
+        let archive = archive
+            .filter(|found| belief::of_targets(updater.trusted(), &offer.archive, found))
+            .ok_or_else(|| FeedError::ArchiveMissing {
+                archive: offer.archive.clone(),
+            })?;
         let consistent = updater.trusted().root().consistent_snapshot;
         channel.release(offer, &archive, consistent).map(Some)
     }
@@ -277,6 +283,7 @@ impl Feed {
             .await
             .map_err(|error| FeedError::from_tuf_target(error, &name, self.client.location()))?;
         archive
+            .filter(|found| belief::of_targets(updater.trusted(), &name, found))
             .map(|archive| release::about(&name, &archive))
             .transpose()
     }
@@ -299,6 +306,7 @@ impl Feed {
             .map_err(|error| FeedError::from_tuf_target(error, &name, self.client.location()))?;
         let consistent = updater.trusted().root().consistent_snapshot;
         archive
+            .filter(|found| belief::of_targets(updater.trusted(), &name, found))
             .map(|archive| release::release_of(&name, target, version, &archive, consistent))
             .transpose()
     }

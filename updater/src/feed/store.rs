@@ -17,6 +17,9 @@ use super::FeedError;
 /// No metadata file comes near this; a larger one is damaged, and as good as absent.
 const LIMIT: u64 = 8 * 1024 * 1024;
 
+/// Files in the folder that are no metadata: a role that is named so is not cached, only read anew every time.
+const OURS: [&str; 1] = [super::floors::FILE];
+
 /// The folder of cached metadata.
 #[derive(Debug)]
 pub(super) struct Store {
@@ -105,7 +108,8 @@ impl MetadataStore for Store {
     fn store(&self, name: &str, bytes: &[u8]) -> sigstore_tuf::Result<()> {
         // Beside `snapshot.json` the client also stores it under its version, and never reads or removes that.
         let numbered = !name.contains('/') && name.starts_with(|c: char| c.is_ascii_digit());
-        if !numbered {
+        // A delegated role may have any name, also one of a file that is ours.
+        if !numbered && !OURS.contains(&name) {
             self.state().pending.insert(name.to_owned(), bytes.to_vec());
         }
         Ok(())
@@ -213,6 +217,22 @@ mod tests {
                 ..
             })
         ));
+    }
+
+    #[test]
+    fn no_role_takes_the_place_of_a_file_that_is_ours() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in OURS {
+            fs::write(folder.path().join(name), "ours").unwrap();
+        }
+        let store = Store::new(folder.path().to_owned());
+        for name in OURS {
+            store.store(name, b"theirs").unwrap();
+        }
+        store.commit().unwrap();
+        for name in OURS {
+            assert_eq!(fs::read(folder.path().join(name)).unwrap(), b"ours");
+        }
     }
 
     #[test]

@@ -2,8 +2,11 @@
 
 mod archives;
 mod copies;
+mod conformance;
+mod delegations;
 mod metadata;
 mod python;
+mod repository;
 mod roots;
 mod server;
 
