@@ -117,7 +117,7 @@ impl Update<'_> {
             let brought = self.bring(job, found, interrupt, answer).await;
             let brought = brought.map_err(|failure| self.held_against(found, failure))?;
             journal.record(State::Started, "publish", None)?;
-            let published = self.publish(job, brought);
+            let published = self.publish(job, brought, &found.release.sha256);
             published.map_err(|failure| self.held_against(found, failure))?;
         }
         if found.task == Task::Repair && !self.runs_another(version).await {
@@ -211,9 +211,14 @@ impl Update<'_> {
     }
 
     /// Moves the staging folder to its place among the packages, if everything is still as it was.
-    fn publish(&self, job: &str, brought: Brought) -> Result<(), Failure> {
+    fn publish(&self, job: &str, brought: Brought, digest: &str) -> Result<(), Failure> {
         let lock = self.before().unchanged(self.home(), job)?;
         publish::replace_damaged(&lock, self.home(), brought.folder, &brought.manifest)?;
+        // It may be long until it is pending, and need not be brought again then.
+        update_state::modify(&lock, self.home(), |state| {
+            let version = brought.manifest.version.clone();
+            state.archives.insert(version, digest.to_owned());
+        })?;
         drop(lock);
         remove_download(&brought.archive);
         Ok(())

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
@@ -22,6 +22,32 @@ use staging::version::PackageVersion;
 use staging::{clock, package, update_state};
 
 pub const UPDATER: &str = env!("CARGO_BIN_EXE_rollproxy-updater");
+
+/// The updater as it is packed: without its symbols, where the machine can take them off, for packing is what tests spend their
+/// time with.
+pub fn packed() -> PathBuf {
+    static PACKED: OnceLock<PathBuf> = OnceLock::new();
+    PACKED
+        .get_or_init(|| {
+            let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+            let (part, stripped) = (
+                folder.join(format!("updater-{}", std::process::id())),
+                folder.join("rollproxy-updater"),
+            );
+            let strip = Command::new("strip")
+                .arg("-o")
+                .args([&part, &PathBuf::from(UPDATER)])
+                .status();
+            match strip {
+                Ok(status) if status.success() => {
+                    fs::rename(&part, &stripped).unwrap();
+                    stripped
+                }
+                _ => PathBuf::from(UPDATER),
+            }
+        })
+        .clone()
+}
 
 pub struct World {
     pub folder: tempfile::TempDir,
@@ -79,7 +105,7 @@ impl World {
         let mut add = Add::new(
             version.parse().unwrap(),
             Source::Binaries(Binaries {
-                entries: vec![("rollproxy-updater".to_owned(), PathBuf::from(UPDATER))],
+                entries: vec![("rollproxy-updater".to_owned(), packed())],
                 extra: Vec::new(),
                 commit: "abc".to_owned(),
                 compiled_version: "0.1.0".to_owned(),
@@ -266,6 +292,8 @@ impl Supervisor {
     /// Ends it. Gives back what it was asked for.
     pub fn stop(self) -> Vec<Value> {
         self.stop.store(true, Ordering::SeqCst);
+        // This process lives on, and is no supervisor any more.
+        fs::remove_file(self.home.supervisor_record()).unwrap();
         // Wakes whoever accepts. Whose socket was removed waits for nobody any more, and is left behind.
         match UnixStream::connect(self.home.control_socket()) {
             Ok(_) => {
