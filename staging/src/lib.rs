@@ -20,6 +20,7 @@ pub mod files;
 pub mod home;
 pub mod journal;
 pub mod launch;
+pub mod litter;
 pub mod locks;
 pub mod manifest;
 pub mod node;

@@ -9,10 +9,12 @@ use jiff::SignedDuration;
 use staging::clock;
 use staging::home::Home;
 use staging::journal::{self, Journal, State};
+use staging::litter;
 use staging::locks::{StateLock, UpdaterLock};
 use staging::node;
 use staging::publish;
 use staging::report::{Exit, Failure, Format, line, note};
+use staging::selection;
 use staging::stage::StagingFolder;
 use staging::update_state::{self, LastCheck};
 use staging::version::PackageVersion;
@@ -90,7 +92,7 @@ async fn run(home: &Home, options: &Options, answer: &mut Answer) -> Result<(), 
         say_held(options, answer);
         return Ok(());
     }
-    tidy(home)?;
+    tidy(home, &lock)?;
     slot::settle(home, fleet.as_ref()).await;
     if let Some(failure) = early(home, options) {
         return Err(failure);
@@ -156,7 +158,7 @@ fn interrupted(home: &Home) -> Result<Vec<Interrupted>, Failure> {
 }
 
 /// Ends what earlier jobs left unfinished, and does nothing of theirs again. We hold the updater's lock: none of them still runs.
-fn tidy(home: &Home) -> Result<(), Failure> {
+fn tidy(home: &Home, updater: &UpdaterLock) -> Result<(), Failure> {
     for record in journal::unfinished(home)? {
         let step = record.step.clone();
         Journal::resume(home, record)?.record(
@@ -169,6 +171,23 @@ fn tidy(home: &Home) -> Result<(), Failure> {
     StagingFolder::reap_dead(home)?;
     let lock = StateLock::acquire(home, LOCK_TIMEOUT)?;
     publish::finish_interrupted(&lock, home)?;
+    litter::reap(updater, &lock, home)?;
+    forget_pending(&lock, home)?;
+    Ok(())
+}
+
+/// What is selected is not pending as well: whoever selected it died before writing that down.
+fn forget_pending(lock: &StateLock, home: &Home) -> Result<(), Failure> {
+    // What cannot be read is told by the step that needs it.
+    let (Ok(Some(selection)), Ok(state)) = (selection::read(home), update_state::read(home)) else {
+        return Ok(());
+    };
+    if state
+        .pending
+        .is_some_and(|pending| pending.version == selection.version)
+    {
+        update_state::modify(lock, home, |state| state.pending = None)?;
+    }
     Ok(())
 }
 

@@ -4,6 +4,7 @@
 #![allow(missing_docs)]
 
 mod calls;
+mod durability;
 mod kill_points;
 mod program;
 mod supervisor;

@@ -174,8 +174,10 @@ impl Tracer {
                     self.call(pid, decide);
                     self.go_on(pid, None);
                 }
-                WaitStatus::PtraceEvent(pid, ..) => {
-                    self.threads.entry(pid).or_default();
+                WaitStatus::PtraceEvent(pid, _, event) => {
+                    let thread = self.threads.entry(pid).or_default();
+                    // Taken hold of in the middle of a call, a process may count wrong; in this event it is in one.
+                    thread.inside |= event == nix::libc::PTRACE_EVENT_EXEC;
                     self.go_on(pid, None);
                 }
                 WaitStatus::Stopped(pid, signal) => self.go_on(pid, Some(signal)),
