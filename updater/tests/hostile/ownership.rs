@@ -194,6 +194,9 @@ fn woken_at(n: usize) -> bool {
     assert!(matches!(trace.code, Some(0 | 1 | 2 | 75)), "{told}");
     host.check().expect(0, "upToDate");
     assert_eq!(host.selected().as_deref(), Some("1.2.0"), "{told}");
+    // What the old one downloaded goes with the next download.
+    world.release("1.3.0");
+    host.check().expect(0, "updated");
     host.assert_tidy(&told);
     true
 }
