@@ -40,6 +40,14 @@ pub enum ProcessError {
         /// What the system said.
         source: io::Error,
     },
+    /// Another process has the file open for writing.
+    #[error(
+        "{program} is held open for writing by another process, so it cannot be started; run again (`fuser {program}` names who holds a file that is still there)"
+    )]
+    Busy {
+        /// The program.
+        program: String,
+    },
     /// It was started and could not be watched; it was killed.
     #[error("watching {program}: {source}")]
     Watch {
@@ -81,9 +89,14 @@ pub fn run_bounded(
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0);
-    let child = spawn(command).map_err(|source| ProcessError::Spawn {
-        program: program.clone(),
-        source,
+    let child = spawn(command).map_err(|source| match source.kind() {
+        io::ErrorKind::ExecutableFileBusy => ProcessError::Busy {
+            program: program.clone(),
+        },
+        _ => ProcessError::Spawn {
+            program: program.clone(),
+            source,
+        },
     })?;
     let mut group = Group::new(child);
     let watch = |source| ProcessError::Watch {

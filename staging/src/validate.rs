@@ -1,9 +1,12 @@
 //! Whether a staged package is what it says, and can be started here. The only place that runs what was downloaded, so
 //! it does so last, bounded, and looks at the files once more afterwards.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+
+use rustix::fs::StatVfsMountFlags;
 
 use crate::archive::Unpacked;
 use crate::contents::{self, ContentsError};
@@ -154,6 +157,14 @@ pub enum ValidationError {
         /// What happened.
         source: ProcessError,
     },
+    /// Nothing can be started where packages lie.
+    #[error(
+        "no program can be started from {folder}: its file system is mounted noexec; mount it with exec, or put the home elsewhere with ROLLPROXY_HOME"
+    )]
+    NoExec {
+        /// The folder.
+        folder: PathBuf,
+    },
     /// An entry ended badly.
     #[error("entry {entry} of package {version} with `{arguments}` ended with {status}: {said}")]
     Exit {
@@ -203,7 +214,12 @@ impl Report for ValidationError {
                 source: ProcessError::TimedOut { .. },
                 ..
             } => "ENTRY_TIMED_OUT",
+            ValidationError::Run {
+                source: ProcessError::Busy { .. },
+                ..
+            } => "ENTRY_BUSY",
             ValidationError::Run { .. } => "ENTRY_DID_NOT_RUN",
+            ValidationError::NoExec { .. } => "STAGING_NOEXEC",
             ValidationError::Exit { .. } => "ENTRY_FAILED",
             ValidationError::Cancelled { .. } => "VALIDATION_CANCELLED",
         }
@@ -420,6 +436,11 @@ impl Trial<'_> {
                     version: self.version(),
                 });
             }
+            Err(ProcessError::Spawn { source, .. }) if self.is_forbidden(&source) => {
+                return Err(ValidationError::NoExec {
+                    folder: self.home.packages(),
+                });
+            }
             Err(source) => {
                 return Err(ValidationError::Run {
                     version: self.version(),
@@ -444,6 +465,13 @@ impl Trial<'_> {
             status: output.status.to_string(),
             said: quote(said),
         })
+    }
+
+    /// Whether it is the file system that forbids to start what lies on it.
+    fn is_forbidden(&self, error: &io::Error) -> bool {
+        error.kind() == io::ErrorKind::PermissionDenied
+            && rustix::fs::statvfs(self.staged)
+                .is_ok_and(|about| about.f_flag.contains(StatVfsMountFlags::NOEXEC))
     }
 
     fn check_unchanged(&self) -> Result<(), ValidationError> {

@@ -9,6 +9,7 @@ use control::{Client, Deadlines, Status};
 use serde::Serialize;
 use staging::home::Home;
 use staging::journal;
+use staging::litter;
 use staging::locks::{StateLock, UpdaterLock};
 use staging::ownership::{self, Ownership};
 use staging::report::{Exit, Failure, Format, line};
@@ -100,6 +101,7 @@ pub fn gc(home: &Home, options: &Options) -> Result<Exit, Failure> {
         let lock = UpdaterLock::try_acquire(home)?;
         let nonce = lock.identity().nonce.replace('-', "");
         let staging_folders = StagingFolder::reap_dead(home)?;
+        litter::reap(&lock, &StateLock::acquire(home, LOCK_TIMEOUT)?, home)?;
         Collected {
             staging_folders,
             ..collect(home, keep, nonce.get(..16).unwrap_or(&nonce))?

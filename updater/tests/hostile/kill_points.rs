@@ -1,16 +1,18 @@
 //! Killed at every step: the job is killed before each of its calls that change files, and what it left must be sound;
 //! then it is run again, and must come to the same end as if nothing had been.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
 
 use staging::home::Home;
 use staging::journal::{JobRecord, State};
 
 use super::supervisor::Supervisor;
 use super::tracer::{self, Next, Trace};
-use super::world::{Host, World};
+use super::world::{Host, World, walk};
 
 /// One job that is killed, and what must be true of it.
 struct Case<'a> {
@@ -19,7 +21,9 @@ struct Case<'a> {
     /// Where its copies go.
     folder: &'a Path,
     /// The job.
-    job: fn(&Host) -> Command,
+    job: &'a (dyn Fn(&Host) -> Command + Sync),
+    /// Whether the second run removes all that the first one left.
+    tidies: bool,
     /// Whether a supervisor runs meanwhile.
     supervised: bool,
     /// What may be selected at any time.
@@ -77,7 +81,9 @@ impl Case<'_> {
         let again = (self.job)(&host).output().unwrap();
         assert!(again.status.success(), "{when}: {again:?}");
         host.assert_sound(&when);
-        host.assert_tidy(&when);
+        if self.tidies {
+            host.assert_tidy(&when);
+        }
         assert_told(&killed, &host.jobs(), &when);
         (self.after)(&host, &when);
         drop(supervisor);
@@ -126,17 +132,14 @@ fn assert_told(killed: &[JobRecord], after: &[JobRecord], when: &str) {
     }
 }
 
-fn check(host: &Host) -> Command {
-    host.check_command()
-}
-
 fn first_install(stride: usize) -> usize {
     let world = World::new(&["1.0.0"]);
     let template = world.home("template");
     let case = Case {
         template: &template,
         folder: world.folder.path(),
-        job: check,
+        job: &Host::check_command,
+        tidies: true,
         supervised: false,
         selected: &[None, Some("1.0.0")],
         after: &|host, when| {
@@ -156,7 +159,8 @@ fn supervised_update(stride: usize) -> usize {
     let case = Case {
         template: &template,
         folder: world.folder.path(),
-        job: check,
+        job: &Host::check_command,
+        tidies: true,
         supervised: true,
         selected: &[Some("1.0.0"), Some("1.1.0")],
         after: &|host, when| {
@@ -168,18 +172,73 @@ fn supervised_update(stride: usize) -> usize {
     case.walk(stride)
 }
 
+fn collection(stride: usize) -> usize {
+    let world = World::new(&["1.0.0"]);
+    let template = world.home("template");
+    template.check().expect(0, "installed");
+    for version in ["1.1.0", "1.2.0", "1.3.0"] {
+        world.release(version);
+        template.check().expect(0, "pending");
+    }
+    let case = Case {
+        template: &template,
+        folder: world.folder.path(),
+        job: &|host| host.command(&["gc", "--keep", "0"]),
+        tidies: true,
+        supervised: false,
+        selected: &[Some("1.0.0")],
+        after: &|host, when| {
+            assert_eq!(host.selected().as_deref(), Some("1.0.0"), "{when}");
+            assert_eq!(host.installed(), ["1.0.0", "1.3.0"], "{when}");
+            assert_eq!(host.pending().as_deref(), Some("1.3.0"), "{when}");
+        },
+    };
+    case.walk(stride)
+}
+
+fn making_a_home(stride: usize) -> usize {
+    let world = World::new(&["1.0.0"]);
+    let template = Host::at(world.folder.path().join("template"));
+    staging::files::create_private(template.home.root()).unwrap();
+    let case = Case {
+        template: &template,
+        folder: world.folder.path(),
+        job: &|host| world.init(host),
+        tidies: false,
+        supervised: false,
+        selected: &[None],
+        after: &|host, when| {
+            // Nobody knows whether another `init` is at work: what a dead one left goes when it is old.
+            walk(host.home.root(), &mut |path| {
+                if path.extension().is_some_and(|extension| extension == "tmp") {
+                    let file = fs::File::options().write(true).open(path).unwrap();
+                    let hours = Duration::from_secs(7200);
+                    file.set_modified(SystemTime::now() - hours).unwrap();
+                }
+            });
+            host.check().expect(0, "installed");
+            host.assert_tidy(when);
+        },
+    };
+    case.walk(stride)
+}
+
+#[test]
+fn making_a_home_survives_a_kill_before_every_call() {
+    assert!(making_a_home(1) > 10);
+}
+
+#[test]
+fn removing_old_packages_survives_a_kill_before_every_call() {
+    assert!(collection(1) > 10);
+}
+
 #[test]
 fn a_first_install_survives_a_kill_before_every_call() {
-    let begun = std::time::Instant::now();
-    let points = first_install(1);
-    println!("{points} points in {:?}", begun.elapsed());
-    assert!(points > 30, "{points}");
+    assert!(first_install(1) > 100);
 }
 
 #[test]
 fn a_supervised_update_survives_a_kill_before_every_call() {
-    let begun = std::time::Instant::now();
-    let points = supervised_update(1);
-    println!("{points} points in {:?}", begun.elapsed());
-    assert!(points > 30, "{points}");
+    assert!(supervised_update(1) > 100);
 }

@@ -5,8 +5,11 @@
 
 mod calls;
 mod durability;
+mod environment;
 mod kill_points;
+mod ownership;
 mod program;
+mod space;
 mod supervisor;
 mod tracer;
 mod world;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use staging::home::Home;
 use staging::locks::{StateLock, SupervisorLock};
-use staging::ownership::{ProcessIdentity, SupervisorRecord};
+use staging::ownership::{self, ProcessIdentity, SupervisorRecord};
 use staging::selection::{self, Change};
 use staging::version::PackageVersion;
 use staging::{clock, update_state};
@@ -68,6 +68,13 @@ impl Drop for Supervisor {
             let _ = server.join();
         }
         let _ = std::fs::remove_file(self.home.control_socket());
+        // This process lives on, which the one in the record must not.
+        if let (Some(lock), Ok(Some(mut record))) =
+            (&self.lock, ownership::read_supervisor(&self.home))
+        {
+            record.identity.start_time += 1;
+            let _ = lock.announce(&self.home, &record);
+        }
         self.lock.take();
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -97,11 +98,40 @@ impl World {
     }
 
     pub fn home_at(&self, root: PathBuf) -> Host {
-        let host = Host {
-            home: Home::at(root),
-        };
-        let output = self.init(&host).output().unwrap();
+        let host = Host::at(root);
+        self.make(&host);
+        host
+    }
+
+    pub fn make(&self, host: &Host) {
+        let output = self.init(host).output().unwrap();
         assert!(output.status.success(), "{output:?}");
+    }
+
+    /// A home that an ordinary user makes and uses. Where we are root, that is somebody else, who may read the feed.
+    pub fn ordinary(&self, name: &str) -> Host {
+        let mut host = Host::at(self.folder.path().join(name).join("home"));
+        let parent = host.home.root().parent().unwrap().to_owned();
+        fs::create_dir(&parent).unwrap();
+        if nix::unistd::geteuid().is_root() {
+            host.user = Some(NOBODY);
+            std::os::unix::fs::chown(&parent, Some(NOBODY), Some(NOBODY)).unwrap();
+            let open = |path: &Path| {
+                let mode = fs::metadata(path).unwrap().permissions().mode();
+                let more = if path.is_dir() { 0o055 } else { 0o044 };
+                fs::set_permissions(path, fs::Permissions::from_mode(mode | more)).unwrap();
+            };
+            open(self.folder.path());
+            open(&self.place.feed);
+            walk(&self.place.feed, &mut |path| open(path));
+            open(&self.place.root());
+            open(self.place.root().parent().unwrap());
+            // Where this checkout lies, others may not look.
+            host.program = self.folder.path().join("rollproxy-updater");
+            if !host.program.exists() {
+                fs::copy(UPDATER, &host.program).unwrap();
+            }
+        }
         host
     }
 
@@ -136,16 +166,50 @@ fn noise(length: usize) -> Vec<u8> {
 /// One home, and the updater on it.
 pub struct Host {
     pub home: Home,
+    /// The updater.
+    pub program: PathBuf,
+    /// Who runs it, if another than we.
+    pub user: Option<u32>,
 }
 
+/// Somebody who is not root.
+pub const NOBODY: u32 = 65534;
+
 impl Host {
+    /// Somebody's home that is yet to be made; we are root, or it is ours.
+    pub fn at(root: impl Into<PathBuf>) -> Self {
+        Self {
+            home: Home::at(root),
+            program: PathBuf::from(UPDATER),
+            user: None,
+        }
+    }
+
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(UPDATER);
+        let mut command = Command::new(&self.program);
         command
             .args(args)
             .env_clear()
             .env("ROLLPROXY_HOME", self.home.root());
+        self.as_user(&mut command);
         command
+    }
+
+    pub fn as_user(&self, command: &mut Command) {
+        if let Some(user) = self.user {
+            command.uid(user).gid(user);
+        }
+    }
+
+    pub fn run(&self, args: &[&str]) -> Ran {
+        Ran::from(self.command(args).output().unwrap())
+    }
+
+    /// Adds lines to the configuration's table of updates.
+    pub fn configure(&self, lines: &str) {
+        let file = self.home.config_file();
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, format!("{text}\n{lines}\n")).unwrap();
     }
 
     /// A check that answers in JSON.
@@ -225,7 +289,7 @@ impl Host {
     /// A copy of the whole home.
     pub fn copy(&self, to: &Path) -> Self {
         copy(self.home.root(), to);
-        Self { home: Home::at(to) }
+        Self::at(to)
     }
 }
 
