@@ -307,10 +307,7 @@ fn a_package_that_needs_a_newer_launcher_is_here_and_says_how() {
             "{message}"
         );
         assert_eq!((world.installed().len(), world.pending()), (2, None));
-        assert_eq!(
-            said["bytes"].as_u64().unwrap() > 0,
-            bytes_come
-        );
+        assert_eq!(said["bytes"].as_u64().unwrap() > 0, bytes_come);
     }
     // One that does not say what it is, is not judged.
     check(None).expect(0, "pending");

@@ -113,10 +113,10 @@ impl Judge {
         if call.kind == Kind::Rename {
             // What is replaced is no more, and what is moved has its debts under the new name.
             self.unsynced.retain(|path, _| !path.starts_with(to));
-            let debts: Vec<_> = self
-                .unsynced
-                .extract_if(.., |path, _| path.starts_with(&call.path))
-                .collect();
+            let (debts, rest): (BTreeMap<_, _>, _) = std::mem::take(&mut self.unsynced)
+                .into_iter()
+                .partition(|(path, _)| path.starts_with(&call.path));
+            self.unsynced = rest;
             for (path, kind) in debts {
                 let rest = path.strip_prefix(&call.path).unwrap();
                 let moved = if rest.as_os_str().is_empty() {

@@ -62,6 +62,8 @@ pub fn run(
         .stdin(Stdio::piped())
         .stdout(File::create(&out).unwrap())
         .stderr(File::create(&err).unwrap());
+    // Reaped by the tracer, which sees its end first.
+    #[allow(clippy::zombie_processes)]
     let mut child = waiting.spawn().unwrap();
     let leader = Pid::from_raw(child.id().cast_signed());
     let (ended, watch) = mpsc::channel::<()>();

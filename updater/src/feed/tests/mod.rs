@@ -1,8 +1,8 @@
 //! The feed against the publisher, over files and over HTTP.
 
 mod archives;
-mod copies;
 mod conformance;
+mod copies;
 mod delegations;
 mod metadata;
 mod python;
