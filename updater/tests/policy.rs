@@ -1,4 +1,5 @@
 //! When a check updates, and when it only says why not: as a process, against a signed feed.
+#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests are tests
 
 mod common;
 
