@@ -356,6 +356,8 @@ async fn what_a_feed_says_about_the_way_to_a_release_is_followed() {
         .release();
     home.check().run().await.answered(0, "pending");
     home.select("1.5.0");
+    // What is selected does not stay pending: the next check settles that.
+    home.check().run().await.answered(0, "upToDate");
     let before = home.standing();
     pack("2.1.0")
         .with(|add| add.minimum_version = Some("1.5.0".parse().unwrap()))
@@ -478,7 +480,7 @@ async fn a_feed_that_drips_is_left_when_the_time_is_over() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_feeds_error_is_not_hidden_by_one_of_writing_it_down() {
+async fn a_torn_update_state_is_named_before_the_feed_is_asked_and_never_replaced() {
     let feed = TestFeed::new();
     let home = TestHome::new();
     feed.pin(&home, &feed.file_url()).await;
@@ -486,9 +488,7 @@ async fn the_feeds_error_is_not_hidden_by_one_of_writing_it_down() {
     let state = home.home.update_state_file();
     std::fs::write(&state, "{ torn").unwrap();
     let said = home.check().run().await;
-    said.refused(1, "FEED_MISSING", &["timestamp.json"]);
-    for part in ["warning: ", state.to_str().unwrap()] {
-        assert!(said.stderr.contains(part), "{}", said.stderr);
-    }
+    // Marks, holds and floors stand in it: without them nothing may be decided.
+    said.refused(1, "DOCUMENT_UNPARSABLE", &[state.to_str().unwrap()]);
     assert_eq!(std::fs::read(&state).unwrap(), b"{ torn");
 }

@@ -285,6 +285,10 @@ fn stale_downloads(home: &Home, state: &UpdateState) -> Result<Vec<std::path::Pa
         .collect();
     let now = SystemTime::now();
     let stale = entries.flatten().map(|entry| entry.path()).filter(|path| {
+        // The tag beside a part goes with it.
+        if path.extension() == Some(OsStr::new("tag")) {
+            return !path.with_extension("").exists();
+        }
         let is_part = path.extension() == Some(OsStr::new("part"));
         let digest = path.file_stem().and_then(OsStr::to_str).unwrap_or_default();
         let written = std::fs::symlink_metadata(path).and_then(|metadata| metadata.modified());
@@ -296,7 +300,11 @@ fn stale_downloads(home: &Home, state: &UpdateState) -> Result<Vec<std::path::Pa
     Ok(stale.collect())
 }
 
-fn forget_downloads(home: &Home, state: &UpdateState) -> Result<usize, Failure> {
+/// Removes downloads that nobody comes back for. Says how many there were.
+///
+/// # Errors
+/// They cannot be listed.
+pub fn forget_downloads(home: &Home, state: &UpdateState) -> Result<usize, Failure> {
     let stale = stale_downloads(home, state)?;
     let removed = stale
         .iter()

@@ -21,6 +21,7 @@ use staging::version::PackageVersion;
 
 use crate::answer::{Answer, Interrupted, millis};
 use crate::before::{Before, LOCK_TIMEOUT};
+use crate::gc;
 use crate::hold;
 use crate::interrupt::Interrupt;
 use crate::look::Look;
@@ -173,6 +174,10 @@ fn tidy(home: &Home, updater: &UpdaterLock) -> Result<(), Failure> {
     publish::finish_interrupted(&lock, home)?;
     litter::reap(updater, &lock, home)?;
     forget_pending(&lock, home)?;
+    // A job that died after its end left what it had downloaded. A state that cannot be read is told where it is needed.
+    if let Ok(state) = update_state::read(home) {
+        gc::forget_downloads(home, &state)?;
+    }
     Ok(())
 }
 

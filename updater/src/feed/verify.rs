@@ -54,7 +54,19 @@ impl Cached {
             }),
         ];
         for (name, update) in lower {
-            if read(store, name, |bytes| update(&mut trusted, bytes, whenever))? == Step::Absent {
+            let mut earlier = false;
+            let step = read(store, name, |bytes| {
+                match update(&mut trusted, bytes, whenever) {
+                    // A refresh that failed half-way left a newer file above it: it is of an earlier state, and the
+                    // next refresh replaces it.
+                    Err(Tuf::IntegrityMismatch(_) | Tuf::Rollback { .. }) => {
+                        earlier = true;
+                        Ok(())
+                    }
+                    outcome => outcome,
+                }
+            })?;
+            if earlier || step == Step::Absent {
                 break;
             }
         }

@@ -1,9 +1,11 @@
 //! The feed against the publisher, over files and over HTTP.
 
 mod archives;
+mod certificates;
 mod conformance;
 mod copies;
 mod delegations;
+mod failures;
 mod metadata;
 mod python;
 mod repository;
