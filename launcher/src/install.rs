@@ -160,7 +160,7 @@ fn check_name(path: &Path, force: bool) -> Result<(), Failure> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         _ if force && !path.is_dir() => Ok(()),
         _ => Err(refused(format!(
-            "{} is something else than a link to {LAUNCHER}; --force replaces it",
+            "{} is something else than a link to {LAUNCHER}: choose another folder with --dir, or replace it with --force",
             path.display()
         ))),
     }
@@ -213,7 +213,7 @@ fn absolute(folder: &Path) -> Result<PathBuf, Failure> {
 fn default_folder() -> Result<PathBuf, Failure> {
     let found = path_folders()
         .into_iter()
-        .find(|folder| is_installed(&folder.join(LAUNCHER)));
+        .find(|folder| is_installed(folder));
     if let Some(folder) = found {
         return Ok(folder);
     }
@@ -228,8 +228,14 @@ fn default_folder() -> Result<PathBuf, Failure> {
     }
 }
 
-fn is_installed(launcher: &Path) -> bool {
-    launcher.is_file() && package::containing(launcher).is_none()
+/// Whether a launcher was installed in a folder. One beside programs of its names that are no links to it was built there.
+fn is_installed(folder: &Path) -> bool {
+    let launcher = folder.join(LAUNCHER);
+    launcher.is_file()
+        && package::containing(&launcher).is_none()
+        && LINKS
+            .iter()
+            .all(|name| check_name(&folder.join(name), false).is_ok())
 }
 
 fn path_folders() -> Vec<PathBuf> {

@@ -117,6 +117,11 @@ fn a_launcher_and_its_names_are_put_in_place_and_the_second_time_nothing_changes
 #[test]
 fn without_a_folder_it_goes_where_one_stands_in_path_and_else_below_home() {
     let world = World::new();
+    // A folder in PATH where programs were built is not where one is installed.
+    fs::create_dir(world.bin()).unwrap();
+    for name in ["rollproxy-launcher", "rollproxy"] {
+        fs::copy(LAUNCHER, world.bin().join(name)).unwrap();
+    }
     let output = world.run(Path::new(LAUNCHER), &["install"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(world.path(".local/bin/rollproxy-launcher").is_file());

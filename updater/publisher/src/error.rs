@@ -296,7 +296,7 @@ pub enum PublishError {
     },
     /// The version to promote is not there.
     #[error(
-        "version {version} for {target} is not in the feed; add it first with `rollproxy-publish add`"
+        "version {version} for {target} is not in the feed; nothing is to be withdrawn then, and to be offered it must be added with `rollproxy-publish add`"
     )]
     VersionUnknown {
         /// The version.

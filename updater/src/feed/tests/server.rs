@@ -15,6 +15,8 @@ pub struct Request {
     pub range: Option<u64>,
     pub authorization: Option<String>,
     pub if_range: Option<String>,
+    /// All of it, as it came.
+    pub head: String,
 }
 
 /// What is answered.
@@ -150,6 +152,7 @@ fn parse(head: &str) -> Request {
         }),
         authorization: header("authorization"),
         if_range: header("if-range"),
+        head: head.to_owned(),
     }
 }
 
