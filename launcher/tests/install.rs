@@ -128,7 +128,7 @@ fn without_a_folder_it_goes_where_one_stands_in_path_and_else_below_home() {
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(said.contains("is not in PATH"), "{said}");
 
-    fs::create_dir(world.bin()).unwrap();
+    fs::remove_file(world.bin().join("rollproxy")).unwrap();
     fs::write(
         world.bin().join("rollproxy-launcher"),
         "#!/bin/sh\nexit 1\n",

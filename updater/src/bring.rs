@@ -1,7 +1,7 @@
 //! A release, from the feed into a validated staging folder, under the two deadlines of [`crate::deadline`].
 //!
-//! There is one pass from socket to disk ([`pour`]): what comes is hashed, inflated and unpacked while it comes. Where the
-//! feed has a patch from an installed version that is smaller ([`patch`]), that is poured instead; whatever is wrong with it,
+//! There is one pass from socket to disk (`pour`): what comes is hashed, inflated and unpacked while it comes. Where the
+//! feed has a patch from an installed version that is smaller (`patch`), that is poured instead; whatever is wrong with it,
 //! the whole archive follows.
 
 use std::path::{Path, PathBuf};
