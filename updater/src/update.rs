@@ -180,8 +180,12 @@ impl Update<'_> {
         answer: &mut Answer,
     ) -> Result<Brought, Failure> {
         let release = &found.release;
+        let less = match release.custom.deltas.is_empty() || !self.look.settings.delta {
+            true => "",
+            false => ", unless a patch will do",
+        };
         self.say(&format!(
-            "downloading {} ({} bytes)",
+            "downloading {} ({} bytes{less})",
             release.version, release.length
         ));
         let validator = self.look.settings.validator();

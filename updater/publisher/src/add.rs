@@ -4,10 +4,12 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use staging::home::Home;
 use staging::manifest::Manifest;
 use staging::pack::{self, Plan};
+use staging::validate::{Expected, ValidationError, Validator};
 use staging::version::PackageVersion;
-use staging::{archive, digest};
+use staging::{archive, digest, protocol};
 
 use crate::archives::{custom_of, to_map};
 use crate::deltas::{self, SkippedDelta};
@@ -40,6 +42,8 @@ pub struct Add {
     pub dead_end: Option<String>,
     /// Versions in the feed from which a patch is to be made.
     pub delta_from: Vec<PackageVersion>,
+    /// Whether it is first tried here as every host would, if it can run here.
+    pub trial: bool,
     /// When it is signed, and for how long.
     pub validity: Validity,
 }
@@ -56,6 +60,7 @@ impl Add {
             ramp: None,
             dead_end: None,
             delta_from: Vec::new(),
+            trial: false,
             validity: Validity::default(),
         }
     }
@@ -152,6 +157,9 @@ pub fn add(place: &Place, what: &Add) -> Result<Added, PublishError> {
     let mut feed = Feed::open(place)?;
     let workshop = tempfile::tempdir().map_err(|e| PublishError::write(std::env::temp_dir(), e))?;
     let (archive, manifest) = prepare(what, workshop.path())?;
+    if what.trial && protocol::runs_here(&what.target) {
+        try_here(what, &archive, workshop.path())?;
+    }
     let measure = disk::measure(&archive)?;
 
     let name = archive_name(&what.target, &what.version);
@@ -270,6 +278,29 @@ fn check_archive(what: &Add, path: &Path, workshop: &Path) -> Result<String, Pub
     expect(path, "version", &what.version, &manifest.version)?;
     expect(path, "target", &what.target, &manifest.target)?;
     Ok(manifest.digest().to_owned())
+}
+
+/// Starts what is to be published as hosts do before they take it: one that no host takes is better refused here.
+fn try_here(what: &Add, archive: &Path, workshop: &Path) -> Result<(), PublishError> {
+    let staged = workshop.join("trial");
+    unpack(archive, &staged)?;
+    let expected = Expected {
+        version: what.version.clone(),
+        manifest_digest: None,
+    };
+    let home = Home::at(workshop.join("home"));
+    Validator::default()
+        .validate(&staged, &expected, &home, &|| false)
+        .map(|_validated| ())
+        .map_err(|source| match source {
+            ValidationError::NoExec { .. } => PublishError::TrialPlace {
+                folder: std::env::temp_dir(),
+            },
+            source => PublishError::Trial {
+                version: what.version.to_string(),
+                source: Box::new(source),
+            },
+        })
 }
 
 /// Unpacks an archive as a host would.

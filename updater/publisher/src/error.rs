@@ -7,6 +7,7 @@ use staging::archive::ArchiveError;
 use staging::delta::DeltaError;
 use staging::pack::PackError;
 use staging::report::{Exit, Report};
+use staging::validate::ValidationError;
 
 /// Why a release was not made, added or promoted. The feed is as it was, except for files that nothing refers to.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +64,14 @@ pub enum PublishError {
         /// Its permission bits.
         mode: u32,
     },
+    /// A keys folder that is not there.
+    #[error(
+        "there is no keys folder {path}; attach its medium, or for new keys make it with `mkdir -m 700 {path}`"
+    )]
+    KeysFolderMissing {
+        /// The keys folder.
+        path: PathBuf,
+    },
     /// A file that is no usable ed25519 key.
     #[error("{path} is not an ed25519 private key in PKCS#8 DER; restore it from its backup")]
     KeyUnusable {
@@ -77,7 +86,7 @@ pub enum PublishError {
     },
     /// Too few of a role's keys are in the keys folders.
     #[error(
-        "signing for the role {role} takes {needed} of its keys, and {keys} has {found}; put them there ({}){}", key_file(.role), more_folders(.role)
+        "signing for the role {role} takes {needed} of its keys, and {found} of them is in {keys}; put them there ({}){}", key_file(.role), more_folders(.role)
     )]
     KeyMissing {
         /// The role to be signed for.
@@ -270,6 +279,22 @@ pub enum PublishError {
         /// Why.
         source: Box<ArchiveError>,
     },
+    /// A package that hosts would refuse.
+    #[error("version {version} would be refused by every host: {source}; nothing was added")]
+    Trial {
+        /// The version.
+        version: String,
+        /// Why.
+        source: Box<ValidationError>,
+    },
+    /// Nowhere to try a package.
+    #[error(
+        "no program can be started from {folder}: its file system is mounted noexec; name another folder in TMPDIR, or add the version untried with --no-trial"
+    )]
+    TrialPlace {
+        /// The folder of temporary files.
+        folder: PathBuf,
+    },
     /// An archive of something else.
     #[error(
         "{path} holds {what} {found}, not {expected}; name the right archive or the right {what}"
@@ -378,7 +403,9 @@ pub enum PublishError {
 fn key_file(role: &str) -> String {
     match role {
         "root" => "the files are named root-1.pk8, root-2.pk8 and so on".to_owned(),
-        role => format!("the file is named {role}.pk8"),
+        role => format!(
+            "the file is named {role}.pk8; one from before a rotation of {role} does not count"
+        ),
     }
 }
 
@@ -414,6 +441,7 @@ impl Report for PublishError {
             Self::Busy { .. } => "PUBLISHER_BUSY",
             Self::KeyExposed { .. } => "KEY_EXPOSED",
             Self::KeysExposed { .. } => "KEYS_EXPOSED",
+            Self::KeysFolderMissing { .. } => "KEYS_FOLDER_MISSING",
             Self::KeyUnusable { .. } => "KEY_UNUSABLE",
             Self::KeyGeneration { .. } => "KEY_GENERATION",
             Self::KeyMissing { .. } => "KEY_MISSING",
@@ -437,6 +465,8 @@ impl Report for PublishError {
             Self::BinaryMissing { .. } => "BINARY_MISSING",
             Self::Pack { source, .. } => source.code(),
             Self::Archive { source, .. } => source.code(),
+            Self::Trial { source, .. } => source.code(),
+            Self::TrialPlace { .. } => "TRIAL_NOEXEC",
             Self::ArchiveMismatch { .. } => "ARCHIVE_MISMATCH",
             Self::VersionExists { .. } => "VERSION_EXISTS",
             Self::VersionUnknown { .. } => "VERSION_UNKNOWN",
@@ -456,8 +486,10 @@ impl Report for PublishError {
             Self::KeysInsideFeed { .. }
             | Self::KeyExposed { .. }
             | Self::KeysExposed { .. }
+            | Self::KeysFolderMissing { .. }
             | Self::KeyUnusable { .. }
-            | Self::KeyMissing { .. } => Exit::Configuration,
+            | Self::KeyMissing { .. }
+            | Self::TrialPlace { .. } => Exit::Configuration,
             Self::Name { .. }
             | Self::Expiry { .. }
             | Self::Threshold { .. }

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::fs;
+use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -217,7 +218,12 @@ pub(crate) fn refuse_inside_feed(place: &Place) -> Result<(), PublishError> {
 
 /// Refuses a keys folder in which others can put, replace or remove keys.
 pub(crate) fn refuse_writable(folder: &Path) -> Result<(), PublishError> {
-    let about = fs::metadata(folder).map_err(|e| PublishError::read(folder, e))?;
+    let about = fs::metadata(folder).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => PublishError::KeysFolderMissing {
+            path: folder.to_owned(),
+        },
+        _ => PublishError::read(folder, error),
+    })?;
     let mode = about.permissions().mode() & 0o7777;
     if mode & 0o022 != 0 {
         return Err(PublishError::KeysExposed {

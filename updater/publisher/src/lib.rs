@@ -56,6 +56,9 @@ pub use withdraw::{Withdraw, Withdrawn, withdraw};
 
 use std::path::{Path, PathBuf};
 
+/// Days before an expiry from which on `verify` tells it. Fewer than the week that a timestamp signed daily from cron may be
+/// given, so that such a feed is quiet while cron runs.
+pub const WARN_DAYS: u32 = 5;
 /// Days for which freshly signed `targets`, `snapshot` and `timestamp` metadata are valid, unless told otherwise.
 pub const METADATA_DAYS: u32 = 90;
 /// Keys of the root, unless told otherwise.

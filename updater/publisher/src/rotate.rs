@@ -69,6 +69,8 @@ pub struct Rotated {
     pub root_sha256: String,
     /// When the first of all metadata expires.
     pub expires: jiff::Timestamp,
+    /// Channels that kept their keys while `targets` got a new one.
+    pub channels_left: Vec<String>,
 }
 
 /// A key that took the place of another.
@@ -100,10 +102,15 @@ pub fn rotate(place: &Place, how: &Rotate) -> Result<Rotated, PublishError> {
     let mut feed = Feed::open(place)?;
     let _lock = feed.lock();
     refuse_early(&feed, &roles)?;
+    let channels_left = channels_left(&feed, &roles);
     let changes = plan(&mut feed, place, how, &roles)?;
     let rotated = apply(feed, place, how, &changes)?;
     let keys = settle(&changes)?;
-    Ok(Rotated { keys, ..rotated })
+    Ok(Rotated {
+        keys,
+        channels_left,
+        ..rotated
+    })
 }
 
 /// One key in the place of others.
@@ -150,6 +157,14 @@ fn refuse_early(feed: &Feed, roles: &[KeyRole]) -> Result<(), PublishError> {
         feed.must_sign("timestamp")?;
     }
     Ok(())
+}
+
+/// The channels whose keys stay although those of `targets` go: mostly one forgot them.
+fn channels_left(feed: &Feed, roles: &[KeyRole]) -> Vec<String> {
+    let names = feed.channels.keys().filter(|name| {
+        roles.contains(&KeyRole::Targets) && !roles.contains(&KeyRole::Channel((*name).clone()))
+    });
+    names.map(|name| role_of_channel(name)).collect()
 }
 
 /// Makes the new keys, or finds those of a rotation that was cut short.
@@ -359,6 +374,7 @@ fn apply(
         root_version: last.version.get(),
         root_sha256: digest::of(&newest),
         expires: expires.min(last.expires),
+        channels_left: Vec::new(),
     })
 }
 

@@ -11,6 +11,7 @@ use staging::manifest::Manifest;
 use tough::schema::Target;
 
 use crate::PublishError;
+use crate::WARN_DAYS;
 use crate::add::{expect, unpack};
 use crate::archives::custom_of;
 use crate::chain::Chain;
@@ -40,7 +41,7 @@ impl Default for Verify {
     fn default() -> Self {
         Self {
             now: jiff::Timestamp::now(),
-            warn_days: 14,
+            warn_days: WARN_DAYS,
             root_sha256: None,
             unpack: false,
             patches: false,

@@ -205,6 +205,10 @@ fn every_command_tells_its_outcome_in_text_and_in_json() {
         "{text}"
     );
     assert_eq!(told["rootThreshold"], 2);
+    assert!(
+        text.contains("warning: there are fewer --root-keys-dir"),
+        "{text}"
+    );
 
     std::fs::create_dir(folder.join("bin")).unwrap();
     for name in ["rollproxy", "rollproxy-updater", "rollproxy-launcher"] {
@@ -213,8 +217,15 @@ fn every_command_tells_its_outcome_in_text_and_in_json() {
     std::fs::write(folder.join("notes"), "Faster\nstarts\n\n").unwrap();
     let adding = |version: &'static str, more: &[&'static str]| {
         let add = with_place(&["add"], &["--version", version, "--bin-dir", "bin"]);
-        both(folder, &[&add[..], more].concat())
+        both(folder, &[&add[..], &["--no-trial"], more].concat())
     };
+    let tried = publish(
+        folder,
+        &with_place(&["add"], &["--version", "1.0.0", "--bin-dir", "bin"]),
+    );
+    let errors = String::from_utf8_lossy(&tried.stderr);
+    assert_eq!(tried.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("error[ENTRY_NOT_EXECUTABLE]"), "{errors}");
     adding("1.0.0", &[]);
     let (text, told) = adding(
         "1.1.0",
@@ -270,7 +281,9 @@ fn every_command_tells_its_outcome_in_text_and_in_json() {
         ),
     );
     assert!(
-        text.starts_with("5% of hosts take 1.1.0 from 2030-01-01T00:00:00Z on"),
+        text.starts_with(
+            "5% of hosts take 1.1.0 from 2030-01-01T00:00:00Z on, all of them 7d later"
+        ),
         "{text}"
     );
     assert_eq!(told["ramp"]["share"], 5);
@@ -317,12 +330,14 @@ fn every_command_tells_its_outcome_in_text_and_in_json() {
         "{text}"
     );
     assert_eq!(told["keys"].as_array().unwrap().len(), 4);
+    assert!(text.contains("not rotated: channel-stable;"), "{text}");
+    assert_eq!(told["channelsLeft"][0], "channel-stable");
     let (text, told) = both(
         folder,
         &["verify", "--feed", "feed", "--unpack", "--patches"],
     );
     assert!(
-        text.contains("2 archives (1 unpacked), 1 patches (1 applied)"),
+        text.contains("2 archives (1 unpacked), 1 patch (1 applied)"),
         "{text}"
     );
     assert_eq!(told["root"], 3);
@@ -343,6 +358,25 @@ fn every_command_tells_its_outcome_in_text_and_in_json() {
     )
     .unwrap();
     both(folder, &["verify", "--feed", "feed"]);
+}
+
+#[test]
+fn a_folder_of_keys_that_is_not_attached_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    assert!(
+        publish(folder, &with_place(&["init"], &[]))
+            .status
+            .success()
+    );
+    let refresh = ["refresh", "--feed", "feed", "--keys", "nowhere"];
+    let output = publish(folder, &refresh);
+    assert_eq!(output.status.code(), Some(78));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        errors.contains("error[KEYS_FOLDER_MISSING]") && errors.contains("nowhere"),
+        "{errors}"
+    );
 }
 
 #[test]

@@ -42,6 +42,9 @@ pub(super) struct Words {
     /// Take the archive as it is, even if hosts would refuse it
     #[arg(long, requires = "archive", hide = true)]
     unchecked: bool,
+    /// Do not try the version here first. Without it, what hosts would refuse after starting it is refused here
+    #[arg(long)]
+    no_trial: bool,
     /// Earlier versions in the feed from which patches are made; those that save nothing are left out
     #[arg(long, value_name = "VERSION", value_delimiter = ',')]
     delta_from: Vec<PackageVersion>,
@@ -108,6 +111,7 @@ impl Words {
             ramp,
             dead_end: self.dead_end,
             delta_from: self.delta_from,
+            trial: !self.no_trial && !self.unchecked,
             validity: self.common.validity(),
             ..Add::new(self.version, source)
         };

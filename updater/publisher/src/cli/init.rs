@@ -1,5 +1,6 @@
 //! `init`.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -47,10 +48,17 @@ impl Words {
             .iter()
             .map(|key| key.display().to_string())
             .collect();
+        let folders: BTreeSet<_> = made.root_keys.iter().map(|key| key.parent()).collect();
+        let together = match self.root_keys_dir.len() > 1 && folders.len() < made.root_keys.len() {
+            true => {
+                "\nwarning: there are fewer --root-keys-dir than keys of the root, so that some lie together"
+            }
+            false => "",
+        };
         let text = format!(
             "made {}\nroot    {}\nsha256  {}\nexpires {} (root {})\n\
              The root is signed by {} of {} keys: {}\n\
-             Keep those offline and apart; back the others, in {}, up. Whoever has them can release.",
+             Keep those offline and apart; back the others, in {}, up. Whoever has them can release.{together}",
             self.common.feed.display(),
             made.root.display(),
             made.root_sha256,

@@ -79,11 +79,11 @@ impl Words {
 fn told(ramped: &Ramped) -> String {
     let how = match &ramped.ramp {
         Some(ramp) => format!(
-            "{}% of hosts take {} from {} on, all of them {} s later",
+            "{}% of hosts take {} from {} on, all of them {} later",
             ramp.share,
             ramped.version,
             ramp.start,
-            ramp.duration_ms / 1000,
+            span::shown(ramp.duration_ms / 1000),
         ),
         None => format!("every host takes {} as soon as it looks", ramped.version),
     };

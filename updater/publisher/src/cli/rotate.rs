@@ -66,11 +66,18 @@ fn told(rotated: &Rotated) -> String {
         };
         lines.push(format!("new key {}{old}", key.file.display()));
     }
-    lines.push(format!("root    {}", rotated.root.display()));
-    lines.push(format!("sha256  {}", rotated.root_sha256));
-    lines.push(format!("expires {}", rotated.expires));
-    lines.push(
-        "Hosts follow by themselves. Back the new keys up, and destroy the old ones.".to_owned(),
-    );
+    if !rotated.channels_left.is_empty() {
+        lines.push(format!(
+            "not rotated: {}; if their keys were with the others, rotate them, too",
+            rotated.channels_left.join(", ")
+        ));
+    }
+    lines.push(format!(
+        "the newest root is {} (sha256 {}); hosts that pinned an earlier one follow by themselves",
+        rotated.root.display(),
+        rotated.root_sha256
+    ));
+    lines.push(format!("the feed expires {}", rotated.expires));
+    lines.push("Back the new keys up, and destroy the old ones.".to_owned());
     lines.join("\n")
 }

@@ -27,9 +27,28 @@ pub(super) fn parse(text: &str) -> Result<Duration, String> {
         .ok_or_else(refused)
 }
 
+/// So many seconds in the largest unit that has no rest.
+pub(super) fn shown(seconds: u64) -> String {
+    let units = [(86_400, 'd'), (3600, 'h'), (60, 'm')];
+    let whole = |(unit, _): &(u64, char)| seconds > 0 && seconds.is_multiple_of(*unit);
+    match units.into_iter().find(whole) {
+        Some((unit, name)) => format!("{}{name}", seconds / unit),
+        None => format!("{seconds}s"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn spans_are_shown_as_they_are_read() {
+        for text in ["0s", "59s", "90m", "2h", "36h", "7d", "3601s"] {
+            let seconds = parse(text).unwrap().as_secs();
+            assert_eq!(shown(seconds), text);
+        }
+        assert_eq!(shown(86_400), "1d");
+    }
 
     #[test]
     fn spans_read_as_written() {

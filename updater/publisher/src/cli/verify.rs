@@ -22,7 +22,7 @@ pub(super) struct Words {
     #[arg(long, value_name = "DIGEST")]
     sha256: Option<String>,
     /// Warn of what expires within so many days
-    #[arg(long, value_name = "DAYS", default_value_t = 14, value_parser = clap::value_parser!(u32).range(0..=36500))]
+    #[arg(long, value_name = "DAYS", default_value_t = publisher::WARN_DAYS, value_parser = clap::value_parser!(u32).range(0..=36500))]
     warn_days: u32,
     /// Unpack every archive that a channel names, as hosts do
     #[arg(long)]
@@ -63,13 +63,20 @@ fn told(verified: &Verified) -> String {
         ));
     }
     lines.push(format!(
-        "the feed is whole: root {}, {} archives ({} unpacked), {} patches ({} applied); it expires {}",
+        "the feed is whole: root {}, {} ({} unpacked), {} ({} applied); it expires {}",
         verified.root,
-        verified.archives,
+        counted(verified.archives, "archive", "archives"),
         verified.unpacked,
-        verified.patches,
+        counted(verified.patches, "patch", "patches"),
         verified.applied,
         verified.expires
     ));
     lines.join("\n")
+}
+
+fn counted(count: usize, one: &str, many: &str) -> String {
+    match count {
+        1 => format!("1 {one}"),
+        _ => format!("{count} {many}"),
+    }
 }
