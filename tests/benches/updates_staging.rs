@@ -206,7 +206,8 @@ async fn time(size: usize, rounds: usize) {
     let archive = world.folder.path().join("archive.tar.gz");
     let (mut fresh, mut there, mut tools) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..=rounds {
-        let first = bring::bring(order, &mut interrupt).await.unwrap();
+        // Dropped at once: its staging folder is held for as long as it is there, and there is one job.
+        let first = bring::bring(order, &mut interrupt).await.unwrap().unpacking;
         let again = bring::bring(order, &mut interrupt).await.unwrap();
         if round == 0 {
             fs::copy(&again.archive, &archive).unwrap();
@@ -220,7 +221,7 @@ async fn time(size: usize, rounds: usize) {
         let other = by_tools(&archive, &world.folder.path().join("unpacked"));
         // The first round warms up.
         if round > 0 {
-            fresh.push((first.unpacking, other));
+            fresh.push((first, other));
             there.push((again.unpacking, other));
             tools.push(other);
         }

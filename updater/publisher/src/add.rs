@@ -158,7 +158,8 @@ pub fn add(place: &Place, what: &Add) -> Result<Added, PublishError> {
     let workshop = tempfile::tempdir().map_err(|e| PublishError::write(std::env::temp_dir(), e))?;
     let (archive, manifest) = prepare(what, workshop.path())?;
     if what.trial && protocol::runs_here(&what.target) {
-        try_here(what, &archive, workshop.path())?;
+        let root = feed.folder.metadata_file("1.root.json");
+        try_here(what, &archive, &root, workshop.path())?;
     }
     let measure = disk::measure(&archive)?;
 
@@ -281,14 +282,19 @@ fn check_archive(what: &Add, path: &Path, workshop: &Path) -> Result<String, Pub
 }
 
 /// Starts what is to be published as hosts do before they take it: one that no host takes is better refused here.
-fn try_here(what: &Add, archive: &Path, workshop: &Path) -> Result<(), PublishError> {
+fn try_here(what: &Add, archive: &Path, root: &Path, workshop: &Path) -> Result<(), PublishError> {
     let staged = workshop.join("trial");
     unpack(archive, &staged)?;
     let expected = Expected {
         version: what.version.clone(),
         manifest_digest: None,
     };
+    // Its updater looks whether it could go on from here: it needs a home that follows this feed.
     let home = Home::at(workshop.join("home"));
+    home.create()
+        .map_err(|source| PublishError::write(home.root(), std::io::Error::other(source)))?;
+    std::fs::copy(root, home.trust_root())
+        .map_err(|source| PublishError::write(home.trust_root(), source))?;
     Validator::default()
         .validate(&staged, &expected, &home, &|| false)
         .map(|_validated| ())
