@@ -242,14 +242,36 @@ pub fn all(home: &Home) -> Result<Vec<JobRecord>, JournalError> {
         let Some(job) = name.to_str().and_then(|name| name.strip_suffix(".json")) else {
             continue;
         };
+        // One that cannot be read tells nothing, and must not hide the others: [`unreadable`] names it.
         if is_job_id(job)
-            && let Some(record) = document::read::<JobRecord>(&path.join(&name))?
+            && let Ok(Some(record)) = document::read::<JobRecord>(&path.join(&name))
         {
             records.push(record);
         }
     }
     records.sort_by(|a, b| (a.started_at, &a.job).cmp(&(b.started_at, &b.job)));
     Ok(records)
+}
+
+/// What is wrong with each record that cannot be read: a newer program's, or a damaged one.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn unreadable(home: &Home) -> Result<Vec<DocumentError>, JournalError> {
+    let path = home.jobs();
+    let entries = match fs::read_dir(&path) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => return Err(JournalError::List { path, source }),
+    };
+    let names = entries.flatten().map(|entry| entry.file_name());
+    let records = names.filter(|name| {
+        let job = name.to_str().and_then(|name| name.strip_suffix(".json"));
+        job.is_some_and(is_job_id)
+    });
+    Ok(records
+        .filter_map(|name| document::read::<JobRecord>(&path.join(name)).err())
+        .collect())
 }
 
 /// The job that was recorded last, and no other file is read for it. `None` where no job was.
@@ -310,11 +332,13 @@ pub fn unfinished(home: &Home) -> Result<Vec<JobRecord>, JournalError> {
 ///
 /// # Errors
 /// As [`all`], and [`JournalError::List`] for one that cannot be removed.
-pub fn prune(home: &Home, keep: usize) -> Result<usize, JournalError> {
-    let finished: Vec<JobRecord> = all(home)?
+pub fn prune(home: &Home, keep: usize, now: Timestamp) -> Result<usize, JournalError> {
+    let mut finished: Vec<JobRecord> = all(home)?
         .into_iter()
         .filter(|record| record.state.is_final())
         .collect();
+    // What a clock that was ahead has written is not the newest for it.
+    finished.sort_by_key(|record| record.started_at <= now);
     let surplus = finished.len().saturating_sub(keep);
     for record in &finished[..surplus] {
         let path = home.jobs().join(format!("{}.json", record.job));
@@ -380,11 +404,44 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_record_is_named() {
+    fn a_broken_record_is_named_and_hides_no_other() {
         let (_folder, home) = home();
+        let me = ProcessIdentity::current().unwrap();
+        let mut journal = Journal::open(&home, "good", "check", &me).unwrap();
+        journal.record(State::Started, "feed", None).unwrap();
         fs::write(home.jobs().join("x.json"), "[]").unwrap();
-        let error = unfinished(&home).unwrap_err();
-        assert!(error.to_string().contains("x.json"), "{error}");
+        fs::write(home.jobs().join("y.json"), r#"{"schema":99}"#).unwrap();
+        assert_eq!(unfinished(&home).unwrap().len(), 1);
+        assert_eq!(prune(&home, 0, clock::now()).unwrap(), 0);
+        let mut named: Vec<String> = unreadable(&home)
+            .unwrap()
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        named.sort();
+        assert!(
+            matches!(&named[..], [x, y] if x.contains("x.json") && y.contains("y.json")),
+            "{named:?}"
+        );
+        assert!(home.jobs().join("x.json").exists() && home.jobs().join("y.json").exists());
+    }
+
+    #[test]
+    fn what_a_clock_that_was_ahead_has_written_goes_first() {
+        let (_folder, home) = home();
+        let me = ProcessIdentity::current().unwrap();
+        let now = clock::now();
+        for (job, hours) in [("ahead-1", 9000), ("ahead-2", 9001), ("today", 0)] {
+            let mut journal = Journal::open(&home, job, "check", &me).unwrap();
+            journal.record.started_at = now + jiff::SignedDuration::from_hours(hours);
+            journal.record(State::Ended, "feed", None).unwrap();
+        }
+        assert_eq!(prune(&home, 1, now).unwrap(), 2);
+        let left = all(&home).unwrap();
+        assert_eq!(
+            left.iter().map(|it| it.job.as_str()).collect::<Vec<_>>(),
+            ["today"]
+        );
     }
 
     #[test]
@@ -400,7 +457,7 @@ mod tests {
             journal.record.started_at = base + jiff::SignedDuration::from_secs(index as i64);
             journal.record(state, "feed", None).unwrap();
         }
-        assert_eq!(prune(&home, 1).unwrap(), 2);
+        assert_eq!(prune(&home, 1, clock::now()).unwrap(), 2);
         let left: Vec<String> = all(&home)
             .unwrap()
             .into_iter()

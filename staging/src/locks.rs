@@ -17,6 +17,7 @@ use crate::files;
 use crate::home::Home;
 use crate::ownership::{self, OwnershipError, ProcessIdentity};
 use crate::report::{Exit, Report};
+use crate::space;
 
 /// How long a starting owner retries: who only looks at a lock holds it for an instant.
 const LOOKED_AT: Duration = Duration::from_secs(1);
@@ -172,14 +173,18 @@ impl UpdaterLock {
             });
         };
         let identity = ProcessIdentity::current()?;
-        document::write(
-            &home.updater_record(),
-            &UpdaterRecord {
-                schema: UpdaterRecord::SCHEMA,
-                identity: identity.clone(),
-                since: clock::now(),
-            },
-        )?;
+        let record = UpdaterRecord {
+            schema: UpdaterRecord::SCHEMA,
+            identity: identity.clone(),
+            since: clock::now(),
+        };
+        match document::write(&home.updater_record(), &record) {
+            // The lock is what counts. On a full disk nothing must stand before what makes room.
+            Err(error) if space::ran_out(&error) => {
+                let _stale = std::fs::remove_file(home.updater_record());
+            }
+            written => written?,
+        }
         Ok(UpdaterLock {
             _file: file,
             identity,

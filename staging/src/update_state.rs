@@ -2,8 +2,9 @@
 //! version published again with other bytes is judged anew.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::clock;
@@ -11,6 +12,9 @@ use crate::document::{self, Document, DocumentError};
 use crate::home::Home;
 use crate::locks::StateLock;
 use crate::version::PackageVersion;
+
+/// The longest that updates may be held.
+pub const LONGEST_HOLD: Duration = Duration::from_secs(90 * 86_400);
 
 /// An archive that was not ready this often is known bad.
 pub const NOT_READY_LIMIT: u32 = 3;
@@ -85,6 +89,9 @@ pub struct FleetPlace {
     pub job: String,
     /// When.
     pub at: Timestamp,
+    /// Where, without credentials; of an older updater's place that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
 }
 
 /// A version that waits for its rollout.
@@ -200,9 +207,12 @@ impl UpdateState {
         self.known_bad.len() != before
     }
 
-    /// Until when updates are held, if they are now.
+    /// Until when updates are held, if they are now. One that is further ahead than any hold may be was made by a clock that
+    /// was wrong, and holds nothing.
     pub fn held(&self, now: Timestamp) -> Option<Timestamp> {
-        self.hold_until.filter(|until| *until > now)
+        let longest = SignedDuration::try_from(LONGEST_HOLD).unwrap_or(SignedDuration::MAX);
+        self.hold_until
+            .filter(|until| *until > now && until.duration_since(now) <= longest)
     }
 
     /// Why an archive is not to be brought again, in the eyes of the updater `by`.
@@ -286,7 +296,6 @@ mod tests {
     use super::*;
     use crate::scratch::home;
     use proptest::prelude::*;
-    use std::time::Duration;
 
     fn v(minor: u64) -> PackageVersion {
         PackageVersion::new(1, minor, 0)
@@ -345,6 +354,22 @@ mod tests {
         assert!(state.clear_bad(&v(1)));
         assert!(!state.clear_bad(&v(1)));
         assert!(state.bad_version(&v(1)).is_none());
+    }
+
+    #[test]
+    fn a_hold_that_a_wrong_clock_made_holds_nothing() {
+        let now = clock::now();
+        let held = |until: SignedDuration| {
+            let state = UpdateState {
+                hold_until: Some(now + until),
+                ..UpdateState::default()
+            };
+            state.held(now).is_some()
+        };
+        assert!(held(SignedDuration::from_hours(24)));
+        assert!(held(SignedDuration::from_hours(90 * 24)));
+        assert!(!held(SignedDuration::from_hours(365 * 24)));
+        assert!(!held(SignedDuration::from_hours(-1)));
     }
 
     #[test]

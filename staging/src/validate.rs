@@ -2,8 +2,9 @@
 //! it does so last, bounded, and looks at the files once more afterwards.
 
 use std::io;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use rustix::fs::StatVfsMountFlags;
@@ -179,6 +180,32 @@ pub enum ValidationError {
         /// Its last words, shortened.
         said: String,
     },
+    /// An entry was ended from outside, as by somebody who is short of memory.
+    #[error(
+        "entry {entry} of package {version} with `{arguments}` was ended by {signal}: that is not its own doing, and is tried again"
+    )]
+    Killed {
+        /// The package.
+        version: PackageVersion,
+        /// The entry.
+        entry: String,
+        /// What it was asked.
+        arguments: String,
+        /// The signal.
+        signal: String,
+    },
+    /// The staged updater could not go on from this home.
+    #[error(
+        "the updater of package {version} could not take the next update here (`check --self-test` ended with {status}): {said}"
+    )]
+    SelfTest {
+        /// The package.
+        version: PackageVersion,
+        /// How it ended.
+        status: String,
+        /// Its last words, shortened.
+        said: String,
+    },
     /// An entry says that it is something else.
     #[error("entry {entry} of package {version} says that it is {said:?}")]
     Report {
@@ -221,6 +248,8 @@ impl Report for ValidationError {
             ValidationError::Run { .. } => "ENTRY_DID_NOT_RUN",
             ValidationError::NoExec { .. } => "STAGING_NOEXEC",
             ValidationError::Exit { .. } => "ENTRY_FAILED",
+            ValidationError::Killed { .. } => "ENTRY_KILLED",
+            ValidationError::SelfTest { .. } => "SELF_TEST_FAILED",
             ValidationError::Cancelled { .. } => "VALIDATION_CANCELLED",
         }
     }
@@ -232,7 +261,9 @@ impl Report for ValidationError {
             ValidationError::Contents { source, .. } => source.retry(),
             ValidationError::Cancelled { .. } => true,
             // A host under load may be slow or short of processes today.
-            ValidationError::Run { .. } => true,
+            ValidationError::Run { .. } | ValidationError::Killed { .. } => true,
+            // It speaks about this home as much as about the package.
+            ValidationError::SelfTest { .. } => true,
             _ => false,
         }
     }
@@ -305,7 +336,20 @@ impl Validator {
         }
         let self_tested = manifest.entries.contains_key(UPDATER);
         if self_tested {
-            trial.run(UPDATER, &["check", "--self-test"], self.self_test_timeout)?;
+            let tested = trial.run(UPDATER, &["check", "--self-test"], self.self_test_timeout);
+            tested.map_err(|error| match error {
+                ValidationError::Exit {
+                    version,
+                    status,
+                    said,
+                    ..
+                } => ValidationError::SelfTest {
+                    version,
+                    status,
+                    said,
+                },
+                other => other,
+            })?;
         }
         trial.check_unchanged()?;
         Ok(Validated {
@@ -453,6 +497,14 @@ impl Trial<'_> {
         if output.status.success() {
             return Ok(output);
         }
+        if let Some(signal) = from_outside(output.status) {
+            return Err(ValidationError::Killed {
+                version: self.version(),
+                entry: entry.to_owned(),
+                arguments: arguments.join(" "),
+                signal: signal.to_owned(),
+            });
+        }
         let said = if output.stderr.is_empty() {
             &output.stdout
         } else {
@@ -489,6 +541,21 @@ impl Trial<'_> {
                 source,
             }
         })
+    }
+}
+
+/// The signal that ended a program, if it is one that programs do not earn by a fault of their own.
+fn from_outside(status: ExitStatus) -> Option<&'static str> {
+    const KILL: i32 = 9;
+    const HANG_UP: i32 = 1;
+    const INTERRUPT: i32 = 2;
+    const TERMINATE: i32 = 15;
+    match status.signal()? {
+        KILL => Some("SIGKILL"),
+        TERMINATE => Some("SIGTERM"),
+        INTERRUPT => Some("SIGINT"),
+        HANG_UP => Some("SIGHUP"),
+        _ => None,
     }
 }
 
@@ -590,6 +657,19 @@ mod tests {
             ),
             "{error}"
         );
+    }
+
+    #[test]
+    fn what_somebody_else_ended_is_told_from_what_fell() {
+        for (raw, outside) in [
+            (9, Some("SIGKILL")),
+            (15, Some("SIGTERM")),
+            (11, None),
+            (6, None),
+            (1 << 8, None),
+        ] {
+            assert_eq!(from_outside(ExitStatus::from_raw(raw)), outside, "{raw}");
+        }
     }
 
     #[test]

@@ -208,8 +208,8 @@ fn bad_entries_are_refused_with_their_own_words() {
     refusal("other name", "VERSION_MISMATCH", &["nginx"]);
     refusal(
         "self-test fails",
-        "ENTRY_FAILED",
-        &["rollproxy-updater", "feed's metadata", "78"],
+        "SELF_TEST_FAILED",
+        &["updater of package", "feed's metadata", "78"],
     );
 }
 

@@ -130,6 +130,38 @@ async fn what_was_left_pending_is_rolled_to_at_the_next_start_without_any_signal
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_persons_pin_outlives_what_a_job_had_left_pending() {
+    let upstream = Upstream::start().await.unwrap();
+    let home = TestHome::new();
+    home.configure_upstream(&upstream.url(), "");
+    for version in ["1.0.0", "1.1.0", "1.2.0"] {
+        home.install_proxy(version);
+    }
+    home.select("1.0.0");
+    let mut proxy = Proxy::start(&home).await;
+    home.set_pending("1.2.0");
+    home.tool("rollproxy-launcher")
+        .args(["select", "1.1.0"])
+        .run()
+        .await
+        .expect(0);
+    assert_eq!(home.pending(), None);
+    proxy.signal(Signal::SIGKILL);
+    proxy.ended().await;
+
+    let proxy = Proxy::start(&home).await;
+    until("the pinned version serves", || {
+        proxy.active_version().as_deref() == Some("1.1.0")
+    })
+    .await;
+    // What was to be rolled to after the start would be there before the end of a rollout of our own.
+    let request = same_version();
+    let verdict = proxy.roll(request).await.unwrap();
+    assert_eq!(verdict.version.to_string(), "1.1.0");
+    assert_eq!(home.selected().as_deref(), Some("1.1.0"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sighup_rolls_the_same_version_with_the_configuration_as_it_now_is() {
     let (one, other) = (
         Upstream::start().await.unwrap(),

@@ -161,6 +161,8 @@ async fn fill(
                     let part = order.home.downloads().join(part_name(&delta.sha256));
                     let _ = std::fs::remove_file(part);
                 }
+                // The whole archive is not asked to find room beside what the patch made.
+                staged.folder.clear()?;
             }
         }
     }

@@ -4,6 +4,8 @@
 //! both may be repeated): <https://coreos.github.io/zincati/development/fleetlock/protocol>. A rollout stands where a
 //! reboot stands there.
 
+use std::fmt;
+use std::path::Path;
 use std::time::Duration;
 
 use reqwest::header::CONTENT_TYPE;
@@ -12,7 +14,7 @@ use serde::Deserialize;
 use staging::report::{Exit, Report};
 use url::Url;
 
-use crate::feed::Location;
+use crate::feed::{Location, certificates};
 
 /// How long the server may take for one answer.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -88,7 +90,15 @@ pub struct FleetLock {
     shown: Location,
     group: String,
     id: String,
+    patience: Duration,
     http: reqwest::Client,
+}
+
+/// The server, without credentials, and the group.
+impl fmt::Display for FleetLock {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(to, "{} (group {})", self.shown, self.group)
+    }
 }
 
 /// What a server answers with when it says no.
@@ -129,15 +139,39 @@ impl FleetLock {
             .ok()
             .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
             .ok_or_else(|| unusable(shown.to_string(), "it is not an http or https URL"))?;
-        let http = client(&base, patience)
+        let http = client(&base, patience, &[])
             .map_err(|_| unusable(shown.to_string(), "the client cannot be set up"))?;
         Ok(Self {
             base,
             shown,
             group: group.to_owned(),
             id: id.to_owned(),
+            patience,
             http,
         })
+    }
+
+    /// The same, trusting the certificates in this file, too.
+    ///
+    /// # Errors
+    /// [`FleetError::Url`] with what is wrong with the file.
+    pub fn trusting(mut self, ca_file: Option<&Path>) -> Result<Self, FleetError> {
+        let unusable = |reason: String| FleetError::Url {
+            url: self.shown.to_string(),
+            reason,
+        };
+        let certificates = certificates(ca_file).map_err(|error| unusable(error.to_string()))?;
+        if !certificates.is_empty() {
+            self.http = client(&self.base, self.patience, &certificates)
+                .map_err(|_| unusable("the client cannot be set up".to_owned()))?;
+        }
+        Ok(self)
+    }
+
+    /// How the server knows this host.
+    #[must_use]
+    pub fn member(&self) -> &str {
+        &self.id
     }
 
     /// Takes a slot, or keeps the one that is held already.
@@ -200,7 +234,11 @@ impl FleetLock {
     }
 }
 
-fn client(base: &Url, patience: Duration) -> reqwest::Result<reqwest::Client> {
+fn client(
+    base: &Url,
+    patience: Duration,
+    certificates: &[reqwest::Certificate],
+) -> reqwest::Result<reqwest::Client> {
     let local = match base.host() {
         Some(url::Host::Ipv4(address)) => address.is_loopback(),
         Some(url::Host::Ipv6(address)) => address.is_loopback(),
@@ -219,6 +257,8 @@ fn client(base: &Url, patience: Duration) -> reqwest::Result<reqwest::Client> {
     if base.scheme() == "http" {
         // The machine's certificates are read only where they can matter.
         builder = builder.tls_certs_only([]);
+    } else if !certificates.is_empty() {
+        builder = builder.tls_certs_merge(certificates.to_vec());
     }
     builder.build()
 }

@@ -132,13 +132,14 @@ pub fn collect(home: &Home, keep: usize, job: &str) -> Result<Collected, Failure
     let lock = StateLock::acquire(home, LOCK_TIMEOUT)?;
     let state = update_state::read(home)?;
     let (kept, going) = split(judged(home, &state, keep)?);
+    // First, for taking a package out needs a little room itself.
+    let downloads = forget_downloads(home, &state)?;
     // All of them leave while what names them cannot change; removing takes its time without the lock.
     let taken = going.iter().enumerate().map(|(number, version)| {
         retention::take_out(&lock, home, version, &format!("gc-{job}-{number}"))
     });
     let taken: Vec<_> = taken.collect();
     drop(lock);
-    let downloads = forget_downloads(home, &state)?;
     let mut collected = Collected {
         kept,
         downloads,

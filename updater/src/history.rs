@@ -3,7 +3,7 @@
 use serde::Serialize;
 use staging::home::Home;
 use staging::journal::{self, JobRecord, State};
-use staging::report::{Exit, Failure, Format, line};
+use staging::report::{Exit, Failure, Format, line, note};
 
 /// A job, and whether it still runs.
 #[derive(Debug, Serialize)]
@@ -31,6 +31,9 @@ pub fn history(home: &Home, limit: usize, format: Format) -> Result<Exit, Failur
     let jobs = newest(journal::all(home)?, limit, &|record| {
         record.identity.is_alive()
     });
+    for unreadable in journal::unreadable(home)? {
+        note(&format!("warning: {unreadable}"));
+    }
     match format {
         Format::Json => {
             let answer = Answer { schema: 1, jobs };

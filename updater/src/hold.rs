@@ -14,7 +14,7 @@ use crate::before::LOCK_TIMEOUT;
 use crate::settings;
 
 /// A hold that nobody remembers must end: the longest one.
-const LONGEST: Duration = Duration::from_secs(90 * 86_400);
+const LONGEST: Duration = update_state::LONGEST_HOLD;
 
 /// What a person wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

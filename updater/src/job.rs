@@ -71,14 +71,22 @@ async fn run(home: &Home, options: &Options, answer: &mut Answer) -> Result<(), 
         Failure::new("SIGNALS", why, Exit::Failed, true)
     })?;
     let lock = UpdaterLock::try_acquire(home)?;
-    let node = node::ensure(home)?;
-    let fleet = slot::configured(&settings, &node)?;
-    let before = Before::look(home)?;
-    answer.previous = before.selected().cloned();
     answer.interrupted = interrupted(home)?;
     for job in &answer.interrupted {
         say(options, &job.to_string());
     }
+    for unreadable in journal::unreadable(home)? {
+        note(&format!(
+            "warning: {unreadable}; the record of that job is left alone, remove it if nobody needs it"
+        ));
+    }
+    if !options.dry_run {
+        tidy(home, &lock)?;
+    }
+    let node = node::ensure(home)?;
+    let fleet = slot::configured(&settings, &node)?;
+    let before = Before::look(home)?;
+    answer.previous = before.selected().cloned();
     answer.hold_until = update_state::read(home)?.held(clock::now());
     let look = Look {
         home,
@@ -93,7 +101,6 @@ async fn run(home: &Home, options: &Options, answer: &mut Answer) -> Result<(), 
         say_held(options, answer);
         return Ok(());
     }
-    tidy(home, &lock)?;
     slot::settle(home, fleet.as_ref()).await;
     if let Some(failure) = early(home, options) {
         return Err(failure);
@@ -160,6 +167,15 @@ fn interrupted(home: &Home) -> Result<Vec<Interrupted>, Failure> {
 
 /// Ends what earlier jobs left unfinished, and does nothing of theirs again. We hold the updater's lock: none of them still runs.
 fn tidy(home: &Home, updater: &UpdaterLock) -> Result<(), Failure> {
+    // What only removes comes first: on a full disk it makes the room that the rest needs.
+    StagingFolder::reap_dead(home)?;
+    let lock = StateLock::acquire(home, LOCK_TIMEOUT)?;
+    publish::finish_interrupted(&lock, home)?;
+    litter::reap(updater, &lock, home)?;
+    // A job that died after its end left what it had downloaded. A state that cannot be read is told where it is needed.
+    if let Ok(state) = update_state::read(home) {
+        gc::forget_downloads(home, &state)?;
+    }
     for record in journal::unfinished(home)? {
         let step = record.step.clone();
         Journal::resume(home, record)?.record(
@@ -168,17 +184,8 @@ fn tidy(home: &Home, updater: &UpdaterLock) -> Result<(), Failure> {
             Some(journal::PROCESS_ENDED),
         )?;
     }
-    journal::prune(home, JOBS_KEPT)?;
-    StagingFolder::reap_dead(home)?;
-    let lock = StateLock::acquire(home, LOCK_TIMEOUT)?;
-    publish::finish_interrupted(&lock, home)?;
-    litter::reap(updater, &lock, home)?;
-    forget_pending(&lock, home)?;
-    // A job that died after its end left what it had downloaded. A state that cannot be read is told where it is needed.
-    if let Ok(state) = update_state::read(home) {
-        gc::forget_downloads(home, &state)?;
-    }
-    Ok(())
+    journal::prune(home, JOBS_KEPT, clock::now())?;
+    forget_pending(&lock, home)
 }
 
 /// What is selected is not pending as well: whoever selected it died before writing that down.

@@ -2,15 +2,16 @@
 
 use jiff::Timestamp;
 use staging::home::Home;
+use staging::locks::StateLock;
 use staging::node::NodeId;
 use staging::policy::{Offer, Skip};
 use staging::report::{Exit, Failure, Report, note};
-use staging::update_state::{Refused, UpdateState};
+use staging::update_state::{Pending, Refused, UpdateState};
 use staging::version::PackageVersion;
 use staging::{TARGET, clock, package, retention, update_state};
 
 use crate::answer::{Answer, Offered, Patch};
-use crate::before::Before;
+use crate::before::{Before, LOCK_TIMEOUT};
 use crate::bring::{self, Order};
 use crate::feed::{Downloader, Feed, FeedError, FeedSettings, Release};
 use crate::interrupt::Interrupt;
@@ -79,6 +80,11 @@ impl Look<'_> {
         {
             return self.hand_over(found, answer);
         }
+        if self.drop_withdrawn(&mut feed, &state).await? {
+            // What stood at the beginning does not stand any more: the next check goes on from here.
+            answer.end("withdrawn", Exit::Done);
+            return Ok(None);
+        }
         let Some(offered) = offered else {
             let channel = &self.settings.channel;
             self.say(&format!("the channel {channel} has nothing for {TARGET}"));
@@ -129,7 +135,14 @@ impl Look<'_> {
             patch: None,
             at: None,
         });
+        let is_barrier = answer
+            .offer
+            .as_ref()
+            .is_some_and(|offer| offer.channel_version.is_some());
         let task = match choice {
+            Choice::Skip(Skip::KnownBad { .. }) if is_barrier => {
+                return Err(barred(&release.version, answer));
+            }
             Choice::Skip(skip) => return self.skip(&skip, answer),
             Choice::Wait(waiting) => {
                 if let Some(offer) = &mut answer.offer {
@@ -311,6 +324,26 @@ impl Look<'_> {
         Ok(Some(found))
     }
 
+    /// A version that waits, and that its publisher has taken back, waits no more.
+    async fn drop_withdrawn(&self, feed: &mut Feed, state: &UpdateState) -> Result<bool, Failure> {
+        let Some(pending) = &state.pending else {
+            return Ok(false);
+        };
+        let version = &pending.version;
+        if self.options.dry_run || self.in_time(feed.version(version, TARGET)).await?.is_some() {
+            return Ok(false);
+        }
+        let lock = StateLock::acquire(self.home, LOCK_TIMEOUT)?;
+        update_state::modify(&lock, self.home, |state| {
+            let withdrawn = |pending: &Pending| pending.version == *version;
+            state.pending = state.pending.take().filter(|pending| !withdrawn(pending));
+        })?;
+        self.say(&format!(
+            "{version} was pending, and the feed has it no more: nothing rolls to it; check again for what the feed offers instead"
+        ));
+        Ok(true)
+    }
+
     fn found(
         &self,
         release: Release,
@@ -418,6 +451,23 @@ impl Look<'_> {
         }
         .into()
     }
+}
+
+/// No release leads past a barrier, and this one failed here: waiting for the next release would be for ever.
+fn barred(barrier: &PackageVersion, answer: &Answer) -> Failure {
+    let beyond = answer
+        .offer
+        .as_ref()
+        .and_then(|offer| offer.channel_version.as_ref());
+    Failure::new(
+        "BARRIER_KNOWN_BAD",
+        format!(
+            "{} is offered, and {barrier} must have run here before it, which is known bad here: try it again with `rollproxy select {barrier}`, or ask the publisher for another way",
+            shown(beyond)
+        ),
+        Exit::Failed,
+        false,
+    )
 }
 
 /// What was wrong with an archive is said again at every check, and not found out again.

@@ -23,7 +23,8 @@ pub fn configured(settings: &Settings, node: &NodeId) -> Result<Option<FleetLock
     let Some(base) = &settings.fleet_lock else {
         return Ok(None);
     };
-    let lock = FleetLock::new(base, &settings.fleet_lock_group, &node.for_fleet());
+    let lock = FleetLock::new(base, &settings.fleet_lock_group, &node.for_fleet())
+        .and_then(|lock| lock.trusting(settings.ca_file.as_deref()));
     lock.map(Some).map_err(|error| {
         let mut failure = Failure::from(error);
         failure.message = format!("{}: {}", settings.file.display(), failure.message);
@@ -44,6 +45,7 @@ pub async fn take(
     let place = FleetPlace {
         job: job.to_owned(),
         at: clock::now(),
+        server: Some(lock.to_string()),
     };
     write(home, Some(place))?;
     let mut refused = false;
@@ -84,12 +86,17 @@ fn told(given_back: Result<(), Failure>) {
 }
 
 async fn try_give_back(home: &Home, lock: Option<&FleetLock>) -> Result<(), Failure> {
-    if update_state::read(home)?.fleet_lock.is_none() {
+    let Some(place) = update_state::read(home)?.fleet_lock else {
         return Ok(());
-    }
-    match lock {
-        Some(lock) => lock.steady_state().await?,
-        None => note(
+    };
+    match (lock, place.server) {
+        // Another one knows nothing of it, and must not hear of it.
+        (Some(lock), Some(server)) if server != lock.to_string() => note(&format!(
+            "warning: the place taken at {server} cannot be given back, for update.fleet_lock is {lock} now: free it there by hand, for the member {}",
+            lock.member()
+        )),
+        (Some(lock), _) => lock.steady_state().await?,
+        (None, _) => note(
             "warning: a place in a fleet is noted, but update.fleet_lock is not set any more: it is forgotten",
         ),
     }

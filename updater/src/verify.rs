@@ -132,7 +132,7 @@ fn verdict(packages: &[Verified]) -> Option<Failure> {
     Some(Failure::new(
         "PACKAGE_DAMAGED",
         format!(
-            "package {} is damaged: {why}{more}; `rollproxy-updater check` brings a selected version again, `rollproxy-launcher select` takes another",
+            "package {} is damaged: {why}{more}; `rollproxy-updater check --now` brings a selected version again, `rollproxy-launcher select` takes another",
             first.version
         ),
         Exit::Failed,

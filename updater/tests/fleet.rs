@@ -173,6 +173,7 @@ fn a_place_that_a_killed_job_took_is_given_back_by_the_next_run() {
         let lock = StateLock::acquire(&world.home, std::time::Duration::ZERO).unwrap();
         update_state::modify(&lock, &world.home, |state| {
             state.fleet_lock = Some(FleetPlace {
+                server: None,
                 job: "killed".to_owned(),
                 at: clock::now(),
             });

@@ -3,9 +3,11 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::{World, supervise};
 use jiff::{SignedDuration, Timestamp};
-use publisher::{Barrier, DeadEnd, Ramp, Source, Validity};
+use publisher::{Barrier, DeadEnd, Ramp, Source, Validity, Withdraw};
 use serde_json::{Value, json};
 use staging::locks::StateLock;
 use staging::{clock, update_state};
@@ -180,6 +182,60 @@ fn the_lowest_barrier_above_what_runs_is_taken_first() {
         assert_eq!(world.selected().as_deref(), Some(step));
         assert_eq!(supervisor.stop()[0]["version"], step);
     }
+    world.check().expect(0, "upToDate");
+}
+
+#[test]
+fn a_barrier_that_failed_here_is_said_to_need_a_person() {
+    let world = World::new("1.0.0");
+    world.check().expect(0, "installed");
+    for version in ["1.2.0", "1.3.0"] {
+        world.release(version);
+    }
+    let barrier = Barrier {
+        channel: "stable".to_owned(),
+        version: "1.2.0".parse().unwrap(),
+        target: None,
+        remove: false,
+        validity: Validity::default(),
+    };
+    publisher::barrier(&world.place, &barrier).unwrap();
+    world.check().expect(0, "pending");
+    let lock = StateLock::acquire(&world.home, Duration::from_secs(5)).unwrap();
+    update_state::modify(&lock, &world.home, |state| {
+        let version = "1.2.0".parse().unwrap();
+        let digest = state.archives[&version].clone();
+        state.mark_bad(&digest, &version, "crashed", clock::now());
+        state.pending = None;
+    })
+    .unwrap();
+    drop(lock);
+    let said = world.check().expect(1, "failed");
+    assert_eq!(said["error"]["code"], "BARRIER_KNOWN_BAD", "{said}");
+    let message = said["error"]["message"].as_str().unwrap();
+    for part in ["1.3.0", "rollproxy select 1.2.0"] {
+        assert!(message.contains(part), "{message}");
+    }
+}
+
+#[test]
+fn a_version_that_was_withdrawn_while_it_waited_waits_no_more() {
+    let world = World::new("1.0.0");
+    world.check().expect(0, "installed");
+    world.release("1.1.0");
+    world.check().expect(0, "pending");
+    assert_eq!(world.pending().as_deref(), Some("1.1.0"));
+    let withdraw = Withdraw {
+        version: "1.1.0".parse().unwrap(),
+        target: None,
+        instead: Some("1.0.0".parse().unwrap()),
+        validity: Validity::default(),
+    };
+    publisher::withdraw(&world.place, &withdraw).unwrap();
+    assert_eq!(world.run(&["check", "--dry-run"]).code, Some(0));
+    assert_eq!(world.pending().as_deref(), Some("1.1.0"));
+    world.check().expect(0, "withdrawn");
+    assert_eq!(world.pending(), None);
     world.check().expect(0, "upToDate");
 }
 

@@ -319,6 +319,10 @@ impl Supervisor {
                 if !std::mem::replace(&mut self.pending_was_looked_at, true)
                     && let Some(version) = pending
                 {
+                    if waits_for_a_check(&self.config.config.update) {
+                        tracing::info!(%version, "pending; update windows or a fleet's lock are configured, so the next check rolls to it");
+                        return;
+                    }
                     self.roll_to_pending(version);
                 }
             }
@@ -353,5 +357,38 @@ impl Supervisor {
             text: shortened(&text),
             at: staging::clock::now(),
         });
+    }
+}
+
+/// Whether only the updater knows when a job's version may be rolled to: it has the windows, and asks the fleet's lock.
+fn waits_for_a_check(update: &serde_json::Value) -> bool {
+    let is_set = |key: &str| match update.get(key) {
+        None | Some(serde_json::Value::Null) => false,
+        Some(serde_json::Value::String(text)) => !text.is_empty(),
+        Some(serde_json::Value::Array(list)) => !list.is_empty(),
+        Some(_) => true,
+    };
+    is_set("windows") || is_set("fleet_lock")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::waits_for_a_check;
+
+    #[test]
+    fn a_start_leaves_to_the_updater_what_only_that_knows() {
+        for (update, waits) in [
+            (json!({}), false),
+            (
+                json!({"feed": "https://x", "windows": [], "fleet_lock": ""}),
+                false,
+            ),
+            (json!({"windows": ["mon 02:00-04:00"]}), true),
+            (json!({"fleet_lock": "https://lock"}), true),
+        ] {
+            assert_eq!(waits_for_a_check(&update), waits, "{update}");
+        }
     }
 }

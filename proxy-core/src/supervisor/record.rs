@@ -66,9 +66,17 @@ pub fn conclude(home: &Home, conclusion: &Conclusion, request: &RolloutRequest) 
 pub fn proven(home: &Home, version: &PackageVersion) -> Result<Option<PackageVersion>, Failure> {
     let lock = StateLock::acquire(home, LOCK_TIMEOUT)?;
     let installed = Package::open(home, version).is_ok();
+    let pinned = selection::read(home)?.is_some_and(|selection| selection.pinned);
+    let now = staging::clock::now();
     let pending = update_state::modify(&lock, home, |state| {
         if installed {
             state.kept(version);
+        }
+        settle_pending(state, version, pinned);
+        if let Some(until) = state.held(now) {
+            // What a job has brought waits for a job: a start is none.
+            tracing::info!(%until, "on hold: what is pending stays so");
+            return None;
         }
         state
             .pending
@@ -99,6 +107,7 @@ fn keep(
             state.not_ready.remove(&digest);
         }
         state.kept(version);
+        settle_pending(state, version, request.pin == Some(true));
         if request.clear_known_bad {
             state.clear_bad(version);
         }
@@ -164,6 +173,13 @@ pub fn digest_of(home: &Home, state: &UpdateState, version: &PackageVersion) -> 
     Some(archive.unwrap_or_else(|| package.manifest.digest().to_owned()))
 }
 
+/// What was pending before a person pinned a version, or before a newer one was kept, is not to be rolled to any more: the next
+/// start would undo that.
+fn settle_pending(state: &mut UpdateState, kept: &PackageVersion, pinned: bool) {
+    let is_over = |pending: &update_state::Pending| pinned || pending.version <= *kept;
+    state.pending = state.pending.take().filter(|pending| !is_over(pending));
+}
+
 /// A known-bad version is not tried again at the next start.
 fn forget_pending(state: &mut UpdateState, version: &PackageVersion) {
     if state
@@ -183,5 +199,92 @@ fn word(by: By) -> &'static str {
         By::Recovery => "recovery",
         By::Pending => "pending",
         By::Selection => "selection",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use staging::update_state::Pending;
+
+    use super::*;
+
+    fn v(text: &str) -> PackageVersion {
+        text.parse().unwrap()
+    }
+
+    /// A home in which a job's version waits.
+    fn waiting(version: &str) -> (tempfile::TempDir, Home) {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::at(folder.path().join("home"));
+        home.create().unwrap();
+        let lock = StateLock::acquire(&home, LOCK_TIMEOUT).unwrap();
+        update_state::set_pending(&lock, &home, &v(version), "job", "aa").unwrap();
+        drop(lock);
+        (folder, home)
+    }
+
+    fn select(home: &Home, version: &str, pinned: bool) {
+        let lock = StateLock::acquire(home, LOCK_TIMEOUT).unwrap();
+        let change = Change {
+            version: v(version),
+            pinned,
+            by: "person".to_owned(),
+        };
+        selection::write(&lock, home, change).unwrap();
+    }
+
+    fn pending(home: &Home) -> Option<PackageVersion> {
+        let state = update_state::read(home).unwrap();
+        state.pending.map(|pending| pending.version)
+    }
+
+    #[test]
+    fn a_start_rolls_to_what_a_job_left_but_never_past_a_pin_nor_back() {
+        for (waits, pinned, rolls_to) in [
+            ("1.2.0", false, Some("1.2.0")),
+            ("1.2.0", true, None),
+            ("1.0.0", false, None),
+            ("0.9.0", false, None),
+        ] {
+            let (_folder, home) = waiting(waits);
+            select(&home, "1.0.0", pinned);
+            let found = proven(&home, &v("1.0.0")).unwrap();
+            assert_eq!(found, rolls_to.map(v), "{waits} {pinned}");
+            assert_eq!(pending(&home), found, "{waits} {pinned}");
+        }
+    }
+
+    #[test]
+    fn a_start_on_hold_rolls_to_nothing_and_forgets_nothing() {
+        let (_folder, home) = waiting("1.2.0");
+        select(&home, "1.0.0", false);
+        let lock = StateLock::acquire(&home, LOCK_TIMEOUT).unwrap();
+        update_state::modify(&lock, &home, |state| {
+            let day = jiff::SignedDuration::from_hours(24);
+            state.hold_until = Some(staging::clock::now() + day);
+        })
+        .unwrap();
+        drop(lock);
+        assert_eq!(proven(&home, &v("1.0.0")).unwrap(), None);
+        assert_eq!(pending(&home), Some(v("1.2.0")));
+    }
+
+    #[test]
+    fn a_pin_leaves_nothing_to_undo_it_at_the_next_start() {
+        let mut state = UpdateState {
+            pending: Some(Pending {
+                version: v("1.2.0"),
+                job: "job".to_owned(),
+                at: staging::clock::now(),
+            }),
+            ..UpdateState::default()
+        };
+        settle_pending(&mut state, &v("1.0.0"), false);
+        assert!(
+            state.pending.is_some(),
+            "what a job has brought still waits"
+        );
+        settle_pending(&mut state, &v("1.0.0"), true);
+        assert!(state.pending.is_none());
     }
 }

@@ -77,6 +77,8 @@ pub(crate) fn make_folder(path: &Path, mode: u32) -> Result<(), PublishError> {
         .recursive(true)
         .mode(mode)
         .create(path)
+        // What lies in a folder is as lasting as the folder's own name.
+        .and_then(|()| File::open(folder_of(path))?.sync_all())
         .map_err(|e| PublishError::write(path, e))
 }
 

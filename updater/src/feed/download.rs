@@ -103,6 +103,7 @@ impl Downloader {
                 receiver: blocks,
                 sent: 0,
             },
+            spoiled: false,
         };
         transfer.report();
         self.fill(&mut transfer).await?;
@@ -125,8 +126,16 @@ impl Downloader {
                     worst = None;
                     break;
                 }
-                Err(error) if error.is_of_site() => {
+                Err(mut error) if error.is_of_site() => {
                     self.mirrors.failed(site);
+                    if transfer.spoiled && !transfer.begin_anew()? {
+                        // Somebody has its bytes already: only another try can begin with another copy.
+                        if let FeedError::ArchiveLength { broke_off, .. } = &mut error {
+                            *broke_off = self.client.locations().len() > 1;
+                        }
+                        worst = Some(error);
+                        break;
+                    }
                     // A person looks after the feed; a mirror's trouble tells them less.
                     if site == 0 || worst.is_none() {
                         worst = Some(error);
@@ -142,6 +151,9 @@ impl Downloader {
             Some(error) => Err(error),
             None => transfer.judge(self.client.locations().len() > 1),
         };
+        if judged.is_err() && (transfer.spoiled || transfer.part.length == 0) {
+            transfer.part.remove()?;
+        }
         if matches!(judged, Err(FeedError::ArchiveDigest { .. })) {
             contributed
                 .iter()
@@ -161,6 +173,8 @@ struct Transfer<'a> {
     inactivity: Duration,
     progress: &'a mut (dyn FnMut(Progress) + Send),
     blocks: Blocks,
+    /// A copy sent another file than was signed for: what came is left for no later run.
+    spoiled: bool,
 }
 
 /// Who else gets the bytes.
@@ -201,7 +215,7 @@ impl Transfer<'_> {
                 block = block.slice(known..);
                 if self.part.length + block.len() as u64 > self.wanted.length {
                     let actual = self.part.length + block.len() as u64;
-                    self.part.remove()?;
+                    self.spoiled = true;
                     return Err(wrong_length(
                         self.wanted,
                         actual,
@@ -250,9 +264,7 @@ impl Transfer<'_> {
                     && actual != self.wanted.length
                 {
                     // Another file than was signed for. What is there may be the start of the right one.
-                    if self.blocks.sent == 0 && from == self.part.length {
-                        self.part.remove()?;
-                    }
+                    self.spoiled = self.blocks.sent == 0 && from == self.part.length;
                     return Err(wrong_length(
                         self.wanted,
                         actual,
@@ -272,6 +284,18 @@ impl Transfer<'_> {
                 Ok((body, skip))
             }
         }
+    }
+
+    /// Forgets what came, if nobody was given any of it.
+    fn begin_anew(&mut self) -> Result<bool, FeedError> {
+        if self.blocks.receiver.is_some() && self.blocks.sent > 0 {
+            return Ok(false);
+        }
+        self.blocks.sent = 0;
+        self.part.restart()?;
+        self.resumed = 0;
+        self.spoiled = false;
+        Ok(true)
     }
 
     /// Sends what is on disk and was not sent yet.

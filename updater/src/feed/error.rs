@@ -277,7 +277,7 @@ pub enum FeedError {
         actual: u64,
         /// What became of it.
         then: &'static str,
-        /// Whether it merely broke off.
+        /// Whether it merely broke off, or another copy may have the right one: trying again can help then.
         broke_off: bool,
     },
     /// Other bytes than were signed for.

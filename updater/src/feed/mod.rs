@@ -26,6 +26,7 @@ pub use error::FeedError;
 pub use location::Location;
 pub use pin::{RootSource, pin_root};
 pub use release::{ArchiveCustom, Delta, Ramp, Release, Wanted};
+pub(crate) use tls::certificates;
 pub use verify::Cached;
 
 use std::collections::VecDeque;

@@ -132,7 +132,10 @@ impl Part {
 
     pub(super) fn remove(&mut self) -> Result<(), FeedError> {
         self.forget_tag();
-        std::fs::remove_file(&self.path).map_err(|e| self.failed(e))
+        match std::fs::remove_file(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.failed(error)),
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn digest(&self) -> String {

@@ -13,7 +13,7 @@ const LIMIT: u64 = 4 * 1024 * 1024;
 ///
 /// # Errors
 /// [`FeedError::Certificates`] if it cannot be read, or holds none.
-pub(super) fn certificates(file: Option<&Path>) -> Result<Vec<reqwest::Certificate>, FeedError> {
+pub(crate) fn certificates(file: Option<&Path>) -> Result<Vec<reqwest::Certificate>, FeedError> {
     let Some(file) = file else {
         return Ok(Vec::new());
     };

@@ -268,3 +268,71 @@ async fn a_file_of_certificates_that_is_none_is_named() {
         assert!(error.to_string().contains("update.ca_file"), "{error}");
     }
 }
+
+/// A feed and two mirrors, the first two of which send an archive of another length, announced or not.
+#[tokio::test]
+async fn copies_that_send_another_file_are_passed_over_and_the_good_one_is_asked() {
+    let bytes = content(200_000);
+    let world = World::with_release(&bytes).await;
+    for announced in [true, false] {
+        let other = move |request: &Request| {
+            is_archive(request).then(|| Reply {
+                unannounced: !announced,
+                ..Reply::new(200, vec![7; 300_000])
+            })
+        };
+        let (first, second) = (
+            Server::with(&world.place.feed, other).await,
+            Server::with(&world.place.feed, other).await,
+        );
+        let good = Server::of(&world.place.feed).await;
+        let mut feed = open(&world, &first.url, &[&second.url, &good.url]);
+        let release = offered(&world, &mut feed).await.unwrap();
+        // Whoever takes the blocks as they come cannot give them back: then it takes a try for each liar.
+        let (blocks, mut taken) = tokio::sync::mpsc::channel(1024);
+        let error = brought(&world, &feed, &release, Some(blocks)).await.err();
+        let mut came = Vec::new();
+        while let Ok(block) = taken.try_recv() {
+            came.extend_from_slice(&block);
+        }
+        match error {
+            None => assert!(announced && came == bytes),
+            Some(error) => assert!(!announced && error.retry(), "{error}"),
+        }
+        let done = brought(&world, &feed, &release, None).await.unwrap();
+        assert_eq!(fs::read(&done.path).unwrap(), bytes);
+        fs::remove_file(done.path).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn where_every_copy_sends_another_file_that_is_said_and_nothing_is_left() {
+    let world = World::with_release(&content(200_000)).await;
+    for announced in [true, false] {
+        let other = move |request: &Request| {
+            is_archive(request).then(|| Reply {
+                unannounced: !announced,
+                ..Reply::new(200, vec![7; 300_000])
+            })
+        };
+        let (first, second) = (
+            Server::with(&world.place.feed, other).await,
+            Server::with(&world.place.feed, other).await,
+        );
+        let mut feed = open(&world, &first.url, &[&second.url]);
+        let release = offered(&world, &mut feed).await.unwrap();
+        let error = brought(&world, &feed, &release, None).await.unwrap_err();
+        assert!(
+            matches!(
+                error,
+                FeedError::ArchiveLength { .. } | FeedError::ArchiveDigest { .. }
+            ),
+            "{error}"
+        );
+        let part = world
+            .home
+            .downloads()
+            .join(format!("{}.part", release.sha256));
+        assert!(!part.exists());
+    }
+}
