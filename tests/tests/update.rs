@@ -7,7 +7,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use harness::{
-    Asked, FileServer, Finished, Pack, Proxy, TestFeed, TestHome, Trick, ask, same_version, until,
+    Asked, FileServer, Finished, Pack, Proxy, Terminal, TestFeed, TestHome, Trick, ask,
+    same_version, until,
 };
 use serde_json::{Value, json};
 
@@ -491,4 +492,35 @@ async fn a_torn_update_state_is_named_before_the_feed_is_asked_and_never_replace
     // Marks, holds and floors stand in it: without them nothing may be decided.
     said.refused(1, "DOCUMENT_UNPARSABLE", &[state.to_str().unwrap()]);
     assert_eq!(std::fs::read(&state).unwrap(), b"{ torn");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_person_sees_how_fast_a_download_is_and_what_is_left_and_a_pipe_does_not() {
+    let feed = TestFeed::new();
+    let server = FileServer::start(feed.path()).await;
+    let home = TestHome::new();
+    feed.release("1.0.0");
+    feed.pin(&home, &server.url()).await;
+    server.trick(
+        ".tar.gz",
+        Trick::Drip(256 * 1024, Duration::from_millis(30)),
+    );
+    let check = home
+        .tool("rollproxy-updater")
+        .arg("check")
+        .env("TERM", "xterm");
+    let mut terminal = Terminal::run(&check);
+    // The rate; how much there is in all; and what is left.
+    until("the bar moves", || {
+        let screen = terminal.screen();
+        screen.contains("downloading") && screen.contains("MiB/s") && screen.contains('s')
+    })
+    .await;
+    assert_eq!(terminal.ended().await, Some(0));
+
+    feed.release("1.1.0");
+    let piped = check.run().await.expect(0);
+    for text in [piped.stdout, piped.stderr] {
+        assert!(!text.contains("MiB/s") && !text.contains('\x1b'), "{text}");
+    }
 }

@@ -66,7 +66,7 @@ pub struct Brought {
     pub folder: StagingFolder,
     /// What it is.
     pub manifest: Manifest,
-    /// The download it came from: the archive, or the patch.
+    /// The download it came from: the archive; or the patch, which is removed already.
     pub archive: PathBuf,
     /// Bytes that came over the network in this run.
     pub fetched: u64,
@@ -175,6 +175,10 @@ async fn fill(
     };
     let unpacking = begun.elapsed();
     work.validate(&staged, poured.unpacked.clone()).await?;
+    if delta.is_some() {
+        // Once the version is published, nobody would know what this was a patch for.
+        let _ = std::fs::remove_file(&poured.archive);
+    }
     let used = poured.archive.file_name().map(ToOwned::to_owned);
     forget_others(order.home, |name| used.as_deref() == Some(name));
     let Some(Staged { folder, .. }) = Arc::into_inner(staged) else {

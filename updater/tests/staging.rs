@@ -129,11 +129,14 @@ impl World {
         bring::bring(order, &mut Interrupt::listen().unwrap()).await
     }
 
-    /// Publishes as the job does. The download goes.
+    /// Publishes as the job does. The download goes; a patch is gone already, for nobody would know it any more.
     fn publish(&self, brought: Brought) -> Manifest {
         let lock = StateLock::acquire(&self.home, PATIENCE).unwrap();
         publish(&lock, &self.home, brought.folder, &brought.manifest).unwrap();
-        fs::remove_file(brought.archive).unwrap();
+        assert_eq!(brought.archive.exists(), brought.delta_from.is_none());
+        if brought.delta_from.is_none() {
+            fs::remove_file(brought.archive).unwrap();
+        }
         contents::verify(
             &self.home.package(&brought.manifest.version),
             &brought.manifest,

@@ -10,9 +10,10 @@ use std::time::{Duration, SystemTime};
 use staging::home::Home;
 use staging::journal::{JobRecord, State};
 
+use super::program;
 use super::supervisor::Supervisor;
 use super::tracer::{self, Next, Trace};
-use super::world::{Host, World, walk};
+use super::world::{ENTRY, Host, World, walk};
 
 /// One job that is killed, and what must be true of it.
 struct Case<'a> {
@@ -172,6 +173,32 @@ fn supervised_update(stride: usize) -> usize {
     case.walk(stride)
 }
 
+/// An update by a patch, whose one large file is shared with the version before.
+fn patched_update(stride: usize) -> usize {
+    let world = World::new(&[]);
+    let says = |version: &str| program::printing(&format!("{ENTRY} {version}\n"));
+    world.release_with("1.0.0", says("1.0.0"), 20_000);
+    let template = world.home("template");
+    template.check().expect(0, "installed");
+    world.release_as("1.1.0", says("1.1.0"), 20_000, &["1.0.0"]);
+    let alone = template.copy(&world.folder.path().join("alone"));
+    let said = alone.check().expect(0, "pending");
+    assert_eq!(said["deltaFrom"], "1.0.0", "{said}");
+    let case = Case {
+        template: &template,
+        folder: world.folder.path(),
+        job: &Host::check_command,
+        tidies: true,
+        supervised: false,
+        selected: &[Some("1.0.0")],
+        after: &|host, when| {
+            assert_eq!(host.installed(), ["1.0.0", "1.1.0"], "{when}");
+            assert_eq!(host.pending().as_deref(), Some("1.1.0"), "{when}");
+        },
+    };
+    case.walk(stride)
+}
+
 fn collection(stride: usize) -> usize {
     let world = World::new(&["1.0.0"]);
     let template = world.home("template");
@@ -241,4 +268,9 @@ fn a_first_install_survives_a_kill_before_every_call() {
 #[test]
 fn a_supervised_update_survives_a_kill_before_every_call() {
     assert!(supervised_update(1) > 100);
+}
+
+#[test]
+fn an_update_by_a_patch_survives_a_kill_before_every_call() {
+    assert!(patched_update(1) > 50);
 }

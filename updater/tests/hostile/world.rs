@@ -60,6 +60,11 @@ impl World {
 
     /// A release whose entry is `program`, and whose ballast has so many bytes that do not compress.
     pub fn release_with(&self, version: &str, program: Vec<u8>, ballast: usize) {
+        self.release_as(version, program, ballast, &[]);
+    }
+
+    /// The same, with patches from earlier versions.
+    pub fn release_as(&self, version: &str, program: Vec<u8>, ballast: usize, from: &[&str]) {
         let work = tempfile::tempdir().unwrap();
         let file = |name: &str, bytes: &[u8]| {
             let path = work.path().join(name);
@@ -86,7 +91,10 @@ impl World {
             min_launcher: PackageVersion::new(0, 1, 0),
             level: 1,
         });
-        let add = Add::new(version.parse().unwrap(), source);
+        let add = Add {
+            delta_from: from.iter().map(|from| from.parse().unwrap()).collect(),
+            ..Add::new(version.parse().unwrap(), source)
+        };
         publisher::add(&self.place, &add).unwrap();
         let promote = Promote::new("stable", version.parse().unwrap());
         publisher::promote(&self.place, &promote).unwrap();
